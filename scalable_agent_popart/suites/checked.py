@@ -108,11 +108,10 @@ class SerialEnvironments:
         """Calls a function of environment i, whose errors name it and where they were raised."""
         try:
             return method(*action)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             *_, last = traceback.extract_tb(error.__traceback__)
-            exits = isinstance(error, SystemExit)
-            what = "called sys.exit" if exits else f"raised {describe(error)}"
-            message = f"{self._names[i]} {what} ({last.filename}, line {last.lineno})"
+            place = f"{last.filename}, line {last.lineno}"
+            message = f"{self._names[i]} raised {describe(error)} ({place})"
             raise self._lost(EnvironmentLostError(message)) from error
 
     def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
@@ -125,7 +124,7 @@ class SerialEnvironments:
     def _lost(self, error: EnvironmentLostError) -> EnvironmentLostError:
         """Closes all environments; what that raises must not hide the error, which it returns."""
         members, self._members = self._members, []
-        with contextlib.suppress(Exception, SystemExit):
+        with contextlib.suppress(Exception):
             close_all(members)
         return error
 

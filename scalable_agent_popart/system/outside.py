@@ -28,5 +28,5 @@ def call(function: Callable[[], Any], failure: str) -> Any:
     """Calls a function from outside of the package; raises UserError, a line, if it fails."""
     try:
         return function()
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise UserError(f"{failure} ({describe(error)})") from error

@@ -52,17 +52,17 @@ def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, mes
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (RuntimeError("no\ndisplay"), "raised RuntimeError: no display"),
-        (RuntimeError("x" * 10**6), "raised RuntimeError: x{900,999}"),
-        (SystemExit, "called sys.exit"),
+        ("no\ndisplay", "raised RuntimeError: no display"),
+        ("x" * 10**6, "raised RuntimeError: x{900,999}"),
     ],
 )
 def test_an_exception_of_a_serial_environment_is_one_line_with_its_name_and_closes_all(
-    error: BaseException, message: str, failing: str
+    error: str, message: str, failing: str
 ) -> None:
     usual = {"reset.return_value": _IMAGE, "step.return_value": (1.0, False, _IMAGE)}
     usual["close.side_effect"] = OSError
-    left, right = mock.Mock(**usual), mock.Mock(**usual | {f"{failing}.side_effect": error})
+    failure = {f"{failing}.side_effect": RuntimeError(error)}
+    left, right = mock.Mock(**usual), mock.Mock(**usual | failure)
     right.make.return_value = right
     names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
 
