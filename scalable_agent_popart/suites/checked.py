@@ -150,8 +150,6 @@ class CheckedPool:
         for name, array in {"reward": reward, "done": done, **info._asdict()}.items():
             if not fault and (dtype := getattr(array, "dtype", None)) != _STEP_TYPES[name]:
                 fault = f"{name} must be of type {_STEP_TYPES[name]}, and is {dtype}"
-        if not fault and not np.isfinite(info.episode_return).all():
-            fault = "an episode's return is not a finite number"
         if fault:
             raise InvalidStepError(f"{name_some([self._names[i] for i in ready.ids])}: {fault}")
         return ready

@@ -32,7 +32,6 @@ _SLOW_SECONDS = 0.1  # One that has had the turn for longer is not waited for, a
 _FIRST_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW = 0.1, 8
 _HEALTHY_STEPS = 10  # A death after so many begins a new row.
 _MAX_TURN_SECONDS = 15 * 60.0  # Compiling a map on a busy machine takes minutes.
-_UNSEEN_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
 _MAX_OUTPUT_BYTES = 2**18  # The output's end may hold a map compiler's (10 kB).
 
@@ -69,7 +68,6 @@ class ProcessPool:
         self._due = np.full(size, np.inf)  # The times to start processes again.
         self._has_turn, self._answered = np.zeros((2, size), bool)  # Received ones have neither.
         self._turn_began = np.zeros(size)
-        self._seen = 0.0  # The time of the last look at the processes.
         self._logged: set[str] = set()  # Last words that a warning had.
 
     def start(self) -> None:
@@ -122,9 +120,6 @@ class ProcessPool:
         """Waits at most so long for an answer, and handles processes that end."""
         multiprocessing.connection.wait([self._answers], max(0.0, seconds))
         now = time.monotonic()
-        unseen, self._seen = now - self._seen, now
-        if unseen > _UNSEEN_SECONDS:  # The whole machine may have stood still meanwhile.
-            self._turn_began = np.minimum(self._turn_began + unseen, now)
         waited = np.where(self._has_turn & ~self._answered, now - self._turn_began, 0.0)
         slow = np.flatnonzero(waited > _SLOW_SECONDS).tolist()
         ended = [i for i in slow if self._children[i].wait(0.0) is not None]
