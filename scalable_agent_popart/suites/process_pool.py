@@ -5,8 +5,8 @@ killed first. See `environment_process` for what passes between parent and child
 """
 
 import contextlib
-import multiprocessing.connection
 import os
+import select
 import shutil
 import signal
 import sys
@@ -53,6 +53,8 @@ class ProcessPool:
         # Through the pipe, children send the numbers of environments that have returned the turn.
         self._answers, self._answer = os.pipe()
         os.set_blocking(self._answers, False)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
         for file in (self._answers, self._answer):
             self._resources.callback(os.close, file)
         memory = tempfile.TemporaryFile(dir="/dev/shm")  # noqa: SIM115 - closed with the rest.
@@ -118,19 +120,20 @@ class ProcessPool:
 
     def _attend(self, seconds: float) -> None:
         """Waits at most so long for an answer, and handles processes that end."""
-        multiprocessing.connection.wait([self._answers], max(0.0, seconds))
+        self._poll.poll(1000 * max(0.0, seconds))
         now = time.monotonic()
-        waited = np.where(self._has_turn & ~self._answered, now - self._turn_began, 0.0)
-        slow = np.flatnonzero(waited > _SLOW_SECONDS).tolist()
-        ended = [i for i in slow if self._children[i].wait(0.0) is not None]
+        slow = self._has_turn & ~self._answered & (now - self._turn_began > _SLOW_SECONDS)
+        ended = []
+        for i in np.flatnonzero(slow).tolist():
+            if self._children[i].wait(0.0) is not None:
+                ended.append(i)
+            elif now - self._turn_began[i] > _MAX_TURN_SECONDS:
+                self._children[i].send_signal(signal.SIGKILL)
         with contextlib.suppress(BlockingIOError):  # There is no answer.
             # They are read last, because a child may have answered before it ended.
             self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
         for i in ended:
             self._handle_exit(i)
-        hung = self._has_turn & ~self._answered & (waited > _MAX_TURN_SECONDS)
-        for i in np.flatnonzero(hung).tolist():
-            self._children[i].send_signal(signal.SIGKILL)
         for i in np.flatnonzero(self._due <= now).tolist():
             self._start(i)
 
