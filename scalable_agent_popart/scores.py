@@ -60,9 +60,7 @@ def normalise(score: Score, reference: ReferenceScore) -> Score:
 
 
 def aggregate(normalised: Any) -> Aggregate:
-    """Computes the aggregates `[...]` of normalised scores `[tasks, ...]`; ValueError of none."""
-    if not len(normalised):
-        raise ValueError("no scores to aggregate")
+    """Computes the aggregates `[...]` of normalised scores `[tasks, ...]` of one or more tasks."""
     scores: Any = np.asarray(normalised, np.float64)
     return Aggregate(
         mean=np.mean(scores, axis=0),

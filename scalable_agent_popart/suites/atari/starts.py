@@ -85,13 +85,11 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
     path = _path(directory, game)
     try:
         with np.load(path, allow_pickle=False) as content:
-            of_game, emulator = str(content["game"]), str(content["emulator"])
+            emulator = str(content["emulator"])
             ends = np.cumsum(content["lengths"])
             states = [part.tobytes() for part in np.split(content["states"], ends[:-1])]
     except Exception as error:  # A damaged file makes zipfile and NumPy raise anything.
         raise UserError(f"{path} cannot be read ({error}); {_HOW_TO_RECORD}") from error
-    if of_game != game:
-        raise UserError(f"{path} holds starts of {of_game!r}; {_HOW_TO_RECORD}")
     # A state carries no version, and another minor version may read another moment from it.
     if emulator.split(".")[:2] != _emulator_version().split(".")[:2]:
         message = f"{path} was recorded with {emulator}, and this is {_emulator_version()}"
