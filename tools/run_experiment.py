@@ -43,10 +43,9 @@ import search
 from absl import flags
 
 from scalable_agent_popart.errors import PassingError, UserError
-from scalable_agent_popart.system import program, terminal
+from scalable_agent_popart.system import program, supervisor, terminal
 from scalable_agent_popart.system.cores import num_cores
 from scalable_agent_popart.system.signals import StopOnSignal
-from scalable_agent_popart.system.supervisor import Group
 
 
 class _Integers(flags.ListParser):
@@ -87,7 +86,7 @@ class PlannedRun(NamedTuple):
         return Path(FLAGS.logdir) / f"{self.flag_file.stem}-{self.seed}"
 
 
-def _process(run: PlannedRun, arguments: Sequence[str], group: Group, stop: StopOnSignal) -> str:
+def _process(run: PlannedRun, arguments: Sequence[str], group: int, stop: StopOnSignal) -> str:
     """Trains or tests a run until its process ends, or is asked to by a signal.
 
     Nothing is started after a signal. Returns why the process failed, or nothing. Raises OSError
@@ -99,7 +98,7 @@ def _process(run: PlannedRun, arguments: Sequence[str], group: Group, stop: Stop
     command = [*arguments, f"--logdir={run.path}"]
     print(f"{run.path}: {' '.join(command)}", flush=True)
     with open(output, "ab") as file:
-        child = group.start([sys.executable, _EXPERIMENT, *command], output=file)
+        child = supervisor.Child([sys.executable, _EXPERIMENT, *command], output=file, group=group)
     while child.wait(_POLL_SECONDS) is None and not stop.signal_number:
         pass
     child.send_signal(signal.SIGTERM)
@@ -145,7 +144,7 @@ def _train(
             return failure
 
     Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
-    with Group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
+    with supervisor.group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
         in_order = sorted(runs, key=lambda run: run_records.frames(run.path))
         return list(filter(None, pool.map(work, in_order)))
 

@@ -90,8 +90,8 @@ def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
         tuning = {*_SLEEPING, *_ONE_THREAD}
         variables = {name: value for name, value in os.environ.items() if name not in tuning}
         variables |= contender.variables
-        with supervisor.Group() as group, open(output, "wb") as file:
-            child = group.start(command, output=file, environment=variables)
+        with supervisor.group() as group, open(output, "wb") as file:
+            child = supervisor.Child(command, output=file, environment=variables, group=group)
             try:
                 status = child.wait(_TIMEOUT_SECONDS)
             finally:

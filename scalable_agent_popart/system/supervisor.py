@@ -1,6 +1,6 @@
 """Child processes: how their owner starts, watches, ends and restarts them.
 
-`Restarts` decides when a `Child` that died is started again. `Group` holds children that must not
+`Restarts` decides when a `Child` that died is started again. A `group` holds children that must not
 outlive this process, however it ends. Only the standard library is used, because processes of
 environments and the tools of clusters import this.
 """
@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -152,25 +152,20 @@ def end(children: Iterable[Child], seconds: float) -> None:
             child.kill()
 
 
-class Group:
-    """A process group that is killed as soon as this process is gone; use as a context manager.
+@contextlib.contextmanager
+def group() -> Iterator[int]:
+    """Makes a process group that is killed as soon as this process is gone; yields its number.
 
     Its leader only reads from a connection that this process holds. So even programs that a
     launcher has started end with their owner. Processes that leave the group, such as those of
     environments, must care for themselves.
     """
-
-    def __enter__(self) -> "Group":
-        self._guard = Child([sys.executable, "-P", "-S", "-c", _GUARD])
-        self._guard.connection.recv(1)  # It outlives SIGTERM from now on.
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._guard.kill()
-
-    def start(self, command: Sequence[str], **how: Any) -> Child:
-        """Starts a process in the group; takes the arguments of `Child`."""
-        return Child(command, group=self._guard.pid, **how)
+    guard = Child([sys.executable, "-P", "-S", "-c", _GUARD])
+    try:
+        guard.connection.recv(1)  # It outlives SIGTERM from now on.
+        yield guard.pid
+    finally:
+        guard.kill()
 
 
 @dataclass

@@ -80,8 +80,9 @@ def test_children_that_do_not_end_in_time_are_killed() -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_group_ends_with_its_owner_launchers_programs_included(number: int) -> None:
     """Though a launcher has started them, and has died itself."""
-    owner = f"{_BEGIN}with supervisor.Group() as group:\n"
-    owner += f"    group.start([sys.executable, '-c', {_FAMILY!r}]).wait()\n    time.sleep(1000)"
+    owner = f"{_BEGIN}launcher = [sys.executable, '-c', {_FAMILY!r}]\n"
+    owner += "with supervisor.group() as group:\n"
+    owner += "    supervisor.Child(launcher, group=group).wait()\n    time.sleep(1000)"
     with _python(owner) as process:
         program = int(_line(process))
         assert is_alive(program)
