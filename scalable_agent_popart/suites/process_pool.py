@@ -28,7 +28,7 @@ from scalable_agent_popart.system.supervisor import Child, Restarts
 _COMMAND = "from scalable_agent_popart.suites.environment_process import play; play()"
 _PIPE_BYTES = 2**16  # Linux keeps so much.
 _GATHER_SECONDS = 0.01  # Ready ones wait so long for others to share a call of the policy.
-_SLOW_SECONDS = 0.1  # One that has had the turn for longer is not waited for, and may have ended.
+_SLOW_SECONDS = 0.1  # A process with the turn for longer may have ended; nobody waits for it.
 _FIRST_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW = 0.1, 8
 _HEALTHY_STEPS = 10  # A death after so many begins a new row.
 _MAX_TURN_SECONDS = 15 * 60.0  # Compiling a map on a busy machine takes minutes.
@@ -55,11 +55,10 @@ class ProcessPool:
         os.set_blocking(self._answers, False)
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
-        for file in (self._answers, self._answer):
+        memory = _create_shared_memory()
+        for file in (memory, self._answers, self._answer):
             self._resources.callback(os.close, file)
-        memory = tempfile.TemporaryFile(dir="/dev/shm")  # noqa: SIM115 - closed with the rest.
-        self._resources.enter_context(memory)
-        self._shared = (memory.fileno(), size, spec)
+        self._shared = (memory, size, spec)
         self._rows = environment_process.Rows(*self._shared)
         self._counter = EpisodeCounter(size)
         self._children: dict[int, Child] = {}
@@ -130,7 +129,7 @@ class ProcessPool:
             elif now - self._turn_began[i] > _MAX_TURN_SECONDS:
                 self._children[i].send_signal(signal.SIGKILL)
         with contextlib.suppress(BlockingIOError):  # There is no answer.
-            # They are read last, because a child may have answered before it ended.
+            # Answers are read last, because a child may have answered before it ended.
             self._answered[np.frombuffer(os.read(self._answers, _PIPE_BYTES), ANSWER)] = True
         for i in ended:
             self._handle_exit(i)
@@ -180,6 +179,15 @@ class ProcessPool:
         logging.warning("%s; starting another in %g s: %s", what, pause, message)
         self.restarts[i] += 1
         self._due[i] = time.monotonic() + pause
+
+
+def _create_shared_memory() -> int:
+    """Returns a descriptor of memory that children can share, as long as anyone holds it open."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("environments")
+    # Python, such as conda's and uv's, may be built for an older Linux.
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        return os.dup(file.fileno())
 
 
 def child_environment(directory: Path) -> dict[str, str]:
