@@ -5,19 +5,17 @@
 Each flag file is an agent, and each of its seeds a run in LOGDIR/NAME-SEED, with what it printed in
 a file next to it. `--places` runs train at a time, each on cores of its own if there are as many,
 and are tested at their end. The same command resumes what was stopped, and repeats nothing that is
-finished. A run that fails is named and left as it is, and the others continue.
+finished. A run that fails is named, and the others continue.
 
-Then `--mode=report` writes its report on all runs. Next to it `runs.json` lists what made them:
-flags, seeds, frames, time, memory, newest test, packages, revisions and machines. `logs.tar.xz` has
-their logs without checkpoints, and `--notrain` reports on these again, or on runs as they are.
-
-With `--search_frames` each agent's hyperparameters are searched before an experiment, in rounds:
+Next to the report are `runs.json`, which lists what made the runs, and `logs.tar.xz`, their logs
+without checkpoints. `--notrain` reports on these again, or on runs as they are.
 
   python tools/run_experiment.py --search_frames=1000000,2000000,4000000 --logdir=runs/search \
     --report_dir=searched configs/atari57_raw/search-*.flags
 
-All agents have the same `--search_settings`, and the better half of a round takes part in the next.
-REPORT_DIR gets a flag file of each agent's winner and `search.csv` with all, but no report.
+searches each agent's hyperparameters instead. All agents have the same `--search_settings`, and the
+better half of a round takes part in the next. REPORT_DIR gets a flag file of each agent's winner
+and `search.csv` with all.
 
 Flags after `--` apply to every training run. A flag file with `--mode=pbt` makes each run a
 population, which is scored by its members' training episodes and not tested. Needs Linux.
@@ -59,18 +57,14 @@ FLAGS = flags.FLAGS
 flags.DEFINE(_Integers(), "seeds", "1", "Seeds of each agent.")
 flags.DEFINE_string("logdir", "runs", "Directory of the runs.")
 flags.DEFINE_string("report_dir", None, "Where to write the report.")
-flags.DEFINE(program.Integer(1), "places", None, "Runs at a time. Default: one per core.")
-flags.DEFINE(
-    program.Integer(1),
-    "test_num_episodes",
-    None,
-    "Episodes tested of each level. Default: set by the suite.",
-)
+_COUNT = program.Integer(1)
+flags.DEFINE(_COUNT, "places", None, "Runs at a time. Default: one per core.")
+flags.DEFINE(_COUNT, "test_num_episodes", None, "Episodes tested per level. Default: the suite's.")
 flags.DEFINE(_Integers(), "search_frames", "", "Frames of each round of a search.")
 flags.DEFINE(program.Integer(2), "search_settings", 16, "Settings of each agent to search.")
 flags.DEFINE_boolean("train", True, "Whether to train and test, or only report.")
 
-_EXPERIMENT = str(Path(__file__).resolve().parents[1] / "experiment.py")
+_EXPERIMENT = [sys.executable, str(Path(__file__).resolve().parents[1] / "experiment.py")]
 _POLL_SECONDS = 0.1
 
 
@@ -98,7 +92,7 @@ def _process(run: PlannedRun, arguments: Sequence[str], group: int, stop: StopOn
     command = [*arguments, f"--logdir={run.path}"]
     print(f"{run.path}: {' '.join(command)}", flush=True)
     with open(output, "ab") as file:
-        child = supervisor.Child([sys.executable, _EXPERIMENT, *command], output=file, group=group)
+        child = supervisor.Child([*_EXPERIMENT, *command], output=file, group=group)
     while child.wait(_POLL_SECONDS) is None and not stop.signal_number:
         pass
     child.send_signal(signal.SIGTERM)
@@ -121,7 +115,6 @@ def _train(
     Returns a line for each run that failed.
     """
     episodes = FLAGS.test_num_episodes
-    test = ["--mode=test", *([f"--test_num_episodes={episodes}"] if episodes else [])]
     places = max(1, min(FLAGS.places or num_cores(), len(runs)))
     cores = sorted(os.sched_getaffinity(0))
     free = iter([cores[i::places] if places <= len(cores) else cores for i in range(places)])
@@ -133,15 +126,14 @@ def _train(
     def work(run: PlannedRun) -> str:
         """Trains and tests a run; returns why it failed, or nothing."""
         train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
-        try:
-            failure, ends = _process(run, train, group, stop), stop.signal_number or not tests
-            if failure or ends or run_records.is_tested(run.path, episodes):
-                return failure
-            named = _named(run.flag_file, more_flags, "level_name", "network")
-            return _process(run, [*test, *named], group, stop)
-        except OSError as error:
-            print(failure := f"{run.path} failed ({error})", flush=True)
+        failure = _process(run, train, group, stop)
+        if failure or stop.signal_number or not tests or run_records.is_tested(run.path, episodes):
             return failure
+        # A test imports only modules that its own flags name.
+        given = _values([f"--flagfile={run.flag_file}", *more_flags])
+        test = {"mode": "test", "test_num_episodes": episodes}
+        test |= {name: given.get(name) for name in ("level_name", "network")}
+        return _process(run, [f"--{n}={v}" for n, v in test.items() if v], group, stop)
 
     Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
     with supervisor.group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
@@ -157,48 +149,50 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
     folder = Path(FLAGS.report_dir)
     if folder.resolve() in {agent.resolve().parent for agent in agents}:
         raise UserError(f"--report_dir={folder} holds the agents' own flag files: give another")
-    level_names, settings, winners = {}, {}, {}
-    runs: dict[tuple[Path, int], PlannedRun] = {}  # Those that remain, by agent and setting.
-    for agent in agents:
-        if not (named := _named(agent, more_flags, "level_name")):
-            raise UserError(f"{agent} names no --level_name")
-        level_names[agent] = named[-1].partition("=")[2]
-        settings[agent] = search.sample(level_names[agent], FLAGS.search_settings)
-        for flag in more_flags:
-            if flag.lstrip("-").partition("=")[0] in settings[agent][0]:
-                raise UserError(f"{flag} is searched; leave it out")
-        for number, values in enumerate(settings[agent]):
-            file = Path(FLAGS.logdir) / f"{agent.stem}-setting-{number:02d}.flags"
-            search.write(agent, values, file)
-            runs[agent, number] = PlannedRun(file, search.FIRST_SEED + number)
+    given = [_values([f"--flagfile={agent}", *more_flags]) for agent in agents]
+    level_name, *others = {values.get("level_name", "") for values in given}
+    if others or not level_name:
+        raise UserError("the flag files of a search must name the same --level_name")
+    settings = search.sample(level_name, FLAGS.search_settings)
+    if searched := settings[0].keys() & _values(more_flags).keys():
+        raise UserError(f"--{searched.pop()} is searched; leave it out")
+    logdir = Path(FLAGS.logdir)
+    logdir.mkdir(parents=True, exist_ok=True)
+    # These runs remain, by agent and setting, the best first.
+    remaining: dict[Path, dict[int, PlannedRun]] = {agent: {} for agent in agents}
+    for agent, runs in remaining.items():
+        for number, values in enumerate(settings):
+            file = logdir / f"{agent.stem}-setting-{number:02d}.flags"
+            search.write(agent, values, file, f"Setting {number} of {len(settings)}.")
+            runs[number] = PlannedRun(file, search.FIRST_SEED + number)
     rows, failures = [], []
     for frames in sorted(FLAGS.search_frames):
-        behind = [run for run in runs.values() if run_records.frames(run.path) < frames]
+        planned = [run for runs in remaining.values() for run in runs.values()]
+        behind = [run for run in planned if run_records.frames(run.path) < frames]
         # Rounds are the beginning of a longer run, in which the learning rate has hardly fallen.
         rounds = [f"--total_environment_frames={frames}", "--learning_rate_schedule=constant"]
         failures += _train(behind, [*more_flags, *rounds], stop, tests=False)
         if stop.signal_number:
             return failures
-        for agent in agents:
-            paths = {number: run.path for (other, number), run in runs.items() if other == agent}
-            ranked = search.rank(agent.stem, level_names[agent], frames, settings[agent], paths)
-            winners[agent] = ranked[0]["setting"]
-            for row in ranked[(len(ranked) + 1) // 2 :]:
-                del runs[agent, row["setting"]]
-            rows += ranked
+        for agent, runs in remaining.items():
+            paths = {number: run.path for number, run in runs.items()}
+            ranked = search.rank(level_name, frames, paths)
+            rows += [{"agent": agent.stem, **row, **settings[row["setting"]]} for row in ranked]
+            better = [row["setting"] for row in ranked[: (len(ranked) + 1) // 2]]
+            remaining[agent] = {number: runs[number] for number in better}
         folder.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
-    for agent, winner in winners.items():
-        remark = f"The best of {FLAGS.search_settings} settings after {frames} frames."
-        search.write(agent, settings[agent][winner], folder / agent.name, remark)
+        pd.DataFrame(rows).to_csv(folder / "search.csv", index=False, float_format="%.6g")
+    for agent, (winner, *_) in remaining.items():
+        remark = f"The best of {len(settings)} settings after {frames} frames."
+        search.write(agent, settings[winner], folder / agent.name, remark)
         print(f"the best of {agent.stem}: setting {winner}, in {folder / agent.name}")
     return failures
 
 
-def _named(flag_file: Path, more_flags: Sequence[str], *names: str) -> list[str]:
-    """Lists a run's flags of these names, which its test needs if they name modules."""
-    words = FLAGS.read_flags_from_files([f"--flagfile={flag_file}", *more_flags])
-    return [word for word in words if word.lstrip("-").partition("=")[0] in names]
+def _values(words: Sequence[str]) -> dict[str, str]:
+    """Returns the values of the experiment's flags that these words set, as they are written."""
+    words = FLAGS.read_flags_from_files(words)
+    return dict(word.lstrip("-").partition("=")[::2] for word in words)
 
 
 def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
@@ -210,7 +204,7 @@ def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     for path in flag_files:
         if not path.is_file():
             raise UserError(f"there is no flag file {path}")
-    if any(flag.lstrip("-").startswith(("seed", "logdir")) for flag in more_flags):
+    if {"seed", "logdir"} & _values(more_flags).keys():
         raise UserError("each run has a seed and a --logdir of its own: give --seeds")
     for name in ("seeds", "train", "test_num_episodes"):
         if FLAGS.search_frames and FLAGS[name].present:
@@ -221,22 +215,23 @@ def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
     return runs, more_flags
 
 
-def _report(runs: Sequence[PlannedRun]) -> None:
-    """Reports on the runs that have begun."""
+def _report(runs: Sequence[PlannedRun]) -> str:
+    """Reports on the runs that have begun; returns why that failed, or nothing."""
     begun = [run for run in runs if run_records.has_begun(run.path)]
     if not begun:
-        raise UserError(f"no run has begun in {FLAGS.logdir}, where logs may say why")
+        return f"no run has begun in {FLAGS.logdir}, where logs may say why"
     # Commas separate the runs in --runs, so a path that has a comma itself must be quoted.
     names = flags.CsvListSerializer(",").serialize([str(run.path) for run in begun])
     folder = Path(FLAGS.report_dir)
     command = ["--mode=report", f"--runs={names}", f"--report_dir={folder}"]
-    if subprocess.run([sys.executable, _EXPERIMENT, *command], check=False).returncode:
-        raise UserError("the report could not be written")
+    if subprocess.run([*_EXPERIMENT, *command], check=False).returncode:
+        return "the report could not be written"
     records = [{"flag_file": r.flag_file.name, **run_records.describe(r.path)} for r in begun]
     table = {"reported_on": run_records.machine(), "runs": records}
     (folder / "runs.json").write_text(json.dumps(table, indent=1) + "\n")
     run_records.pack_logs([run.path for run in begun], folder / "logs.tar.xz")
     print("next to it: runs.json, what made the runs, and logs.tar.xz, their logs", flush=True)
+    return ""
 
 
 def main(argv: list[str]) -> None:
@@ -245,17 +240,12 @@ def main(argv: list[str]) -> None:
     for name in ("logdir", "report_dir"):  # The experiment does the same with its own.
         setattr(FLAGS, name, os.path.expanduser(getattr(FLAGS, name)))
     runs, more_flags = _plan(argv[1:])
-    failures: list[str] = []
     with StopOnSignal() as stop:
         if FLAGS.search_frames:
             failures = _search([run.flag_file for run in runs], more_flags, stop)
-        elif FLAGS.train:
-            failures = _train(runs, more_flags, stop, tests=True)
-        if not stop.signal_number and not FLAGS.search_frames:
-            try:
-                _report(runs)
-            except UserError as error:
-                failures.append(str(error))
+        else:
+            failures = _train(runs, more_flags, stop, tests=True) if FLAGS.train else []
+            failures += [] if stop.signal_number else filter(None, [_report(runs)])
     if stop.signal_number:
         sys.exit(128 + stop.signal_number)
     if failures:

@@ -14,7 +14,7 @@ import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
-from scalable_agent_popart.runs.json_lines import last_frames, open_to_append, read_lines, spread
+from scalable_agent_popart.runs.json_lines import last_frames, open_to_append, read_lines
 from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name folders and addresses of the machine, for which kept records have stand-ins.
@@ -44,6 +44,11 @@ def has_begun(path: Path) -> bool:
 def frames(path: Path) -> int:
     """Returns the frames that a run, or all members, have reached by the log; 0 if none began."""
     return sum(last_frames(directory / "metrics.jsonl") for directory in directories(path))
+
+
+def read_log(path: Path, at_most: int | None = None) -> list[Any]:
+    """Reads a log as `json_lines.read_lines`; no lines if there is none."""
+    return list(read_lines(path, at_most)) if path.is_file() else []
 
 
 def record_process(path: Path, seconds: float, memory: int) -> None:
@@ -81,12 +86,14 @@ def describe(path: Path) -> dict[str, Any]:
     A population has the frames and seconds of all members, the flags that they share, and the
     packages of the first. Its rate is the median over its members' logs.
     """
-    config, processes = _config(path), _read(path / "processes.jsonl")
-    logs = [_read(directory / "metrics.jsonl") for directory in directories(path)]
-    speeds = [line["frames_per_second"] for log in logs for line in log]
-    if test := _newest_test(path):
-        episodes = {name: task["episodes"] for name, task in test["tasks"].items()}
-        test = {"starts": test["starts"], "frames": test["frames"], "episodes": episodes}
+    config, processes = _config(path), read_log(path / "processes.jsonl")
+    lines = [line for each in directories(path) for line in read_log(each / "metrics.jsonl")]
+    speeds = [line["frames_per_second"] for line in lines]
+    test = None
+    if (newest := path / "evaluation.json").is_file():
+        made = json.loads(newest.read_text())
+        episodes = {name: task["episodes"] for name, task in made["tasks"].items()}
+        test = {"starts": made["starts"], "frames": made["frames"], "episodes": episodes}
     return {
         "run": str(path),
         "agent": config["agent"],
@@ -125,28 +132,25 @@ def pack_logs(paths: Sequence[Path], file: Path) -> None:
         for pattern in _LOGS:  # Logs of a kind compress better in a row.
             for folder, root in folders.items():
                 for log in sorted(folder.glob(pattern)):
-                    content = _content(log)
+                    content = _content(log).encode()
                     # Without the file's owner and time, the same logs make the same archive.
                     member = tarfile.TarInfo(str(log.relative_to(root)))
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
 
 
-def _content(log: Path) -> bytes:
+def _content(log: Path) -> str:
     """Reads a log, without the machine's places, and metrics as reports read them."""
-    content = log.read_bytes()
     if log.name == "metrics.jsonl":
-        chosen = spread(io.BytesIO(content), MAX_METRICS)
-        return b"".join(line for i, line in enumerate(io.BytesIO(content)) if i in chosen)
+        return "".join(f"{json.dumps(line)}\n" for line in read_log(log, MAX_METRICS))
     if log.name not in ("config.json", POPULATION_FILE):
-        return content
-    record = json.loads(content)
+        return log.read_text()
+    record = json.loads(log.read_text())
     record["flags"] = portable(record["flags"])
     for change in record.get("history", ()):
-        changed = change["changed"]
-        for name, values in changed.items():
-            changed[name] = [_stand_in(name, value) for value in values]
-    return (json.dumps(record, indent=2) + "\n").encode()
+        for name, values in change["changed"].items():
+            change["changed"][name] = [_stand_in(name, value) for value in values]
+    return json.dumps(record, indent=2) + "\n"
 
 
 def portable(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,14 +185,3 @@ def _config(path: Path) -> dict[str, Any]:
         # The member's number is that of the process which wrote the file.
         config["flags"] = {name: v for name, v in shared.items() if name != "pbt_member"}
     return config
-
-
-def _newest_test(path: Path) -> dict[str, Any] | None:
-    """Reads the newest result of `--mode=test`, if there is one."""
-    file = path / "evaluation.json"
-    return json.loads(file.read_text()) if file.is_file() else None
-
-
-def _read(path: Path) -> list[Any]:
-    """Reads a log as `read_lines`; no lines if there is none."""
-    return list(read_lines(path)) if path.is_file() else []
