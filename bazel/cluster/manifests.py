@@ -28,7 +28,6 @@ import functools
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,6 +39,7 @@ from absl.testing import flagsaver
 import experiment
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.system import program
 
 # What a back end's file is called after the job's name, and its template before `.j2`.
 _BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
@@ -52,34 +52,25 @@ _MAX_CHARACTERS = 40
 _MAX_MEMBERS = 100  # Their numbers have two digits.
 
 # The manifests set these flags for each process.
-_SET_BY_MANIFESTS = (
+_SET_BY_MANIFESTS = {
     *("job_name", "task", "learner_address", "logdir", "keys_dir", "gpus", "actor_jobs"),
     *("mode", "population_size", "pbt_member"),
-)
+}
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Writes a file for each back end; a user's error is one line and exit code 2."""
-    place = [*arguments, "--"].index("--")
-    job = _parser().parse_args(arguments[:place])
+def main(argv: Sequence[str]) -> None:
+    """Writes a file for each back end; raises UserError, absl's Error or OSError, the user's."""
+    place = [*argv, "--"].index("--")
+    job = _parser().parse_args(argv[1:place])
     directory = Path(job.output_dir).expanduser()
     file = [f"--flagfile={job.flag_file}"] if job.flag_file else []
-    try:
-        _add_runs(job, absl_flags.FLAGS.read_flags_from_files([*file, *arguments[place + 1 :]]))
-        _check(job)
-        directory.mkdir(parents=True, exist_ok=True)
-        for back_end in _BACK_ENDS:
-            path = directory / f"{job.name}.{back_end}"
-            path.write_text(_render(back_end, job), encoding="utf-8")
-            print(f"written: {path}")
-    except (UserError, absl_flags.Error, OSError) as error:
-        _give_up(str(error))
-
-
-def _give_up(message: str) -> NoReturn:
-    line = " ".join(message.split()).removeprefix("ERROR:: ")  # absl begins some of its own so.
-    print(f"error: {line}", file=sys.stderr)
-    sys.exit(2)
+    _add_runs(job, absl_flags.FLAGS.read_flags_from_files([*file, *argv[place + 1 :]]))
+    _check(job)
+    directory.mkdir(parents=True, exist_ok=True)
+    for back_end in _BACK_ENDS:
+        path = directory / f"{job.name}.{back_end}"
+        path.write_text(_render(back_end, job), encoding="utf-8")
+        print(f"written: {path}")
 
 
 def _render(back_end: str, job: argparse.Namespace) -> str:
@@ -102,10 +93,10 @@ def _render(back_end: str, job: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.error = _give_up  # type: ignore[method-assign]
+    parser.error = _refuse  # type: ignore[method-assign]
 
     def add(
-        name: str, text: str, of: Callable[[str], Any], default: Any = None, **how: Any
+        name: str, text: str, default: Any = None, of: Callable[[str], Any] = str, **how: Any
     ) -> None:
         if default == []:
             text, how = f"{text}; may be repeated", {"action": "append"}
@@ -118,45 +109,49 @@ def _parser() -> argparse.ArgumentParser:
     def count(text: str) -> int:
         return int(number(text))
 
-    word = _match(r"\S+", "must not be empty and must hold no spaces")
-    given = {"required": True}
-    add("name", "a DNS label, with which the names of all that it creates begin", str, **given)
-    add("actor_jobs", "processes that play, each with an index from 0", count, **given)
-    add("image", "container image whose program is the experiment", word, **given)
+    text = "a DNS label, with which the names of all that it creates begin"
+    add("name", text, required=True)
+    text = "processes that play, each with an index from 0"
+    add("actor_jobs", text, of=count, required=True)
+    add("image", "container image whose program is the experiment", required=True)
     text = "when Kubernetes fetches the image, by default as Kubernetes chooses"
-    add("image_pull_policy", text, str, choices=("Always", "IfNotPresent", "Never"))
-    add("image_pull_secret", "a Secret that opens the image's registry", word, [])
-    text = "namespace of all objects, by default the one that kubectl has chosen"
-    add("namespace", text, word)
-    add("executable", "a Python zip or a script, for Slurm", word, "experiment.zip")
+    add("image_pull_policy", text, choices=("Always", "IfNotPresent", "Never"))
+    add("image_pull_secret", "a Secret that opens the image's registry", [])
+    add("namespace", "namespace of all objects, by default the one that kubectl has chosen")
+    add("executable", "a Python zip or a script, for Slurm", "experiment.zip")
     text = "existing PersistentVolumeClaim for run directories, ReadWriteMany if they are shared"
-    add("volume_claim", text, word, "runs")
-    add("port", "the learner's port, where it takes rollouts and offers weights", count, 8470)
-    add("gpus", "the learner's GPUs, 0 or 1; nobody else has any", int, 1, choices=(0, 1))
+    add("volume_claim", text, "runs")
+    text = "the learner's port, where it takes rollouts and offers weights"
+    add("port", text, 8470, count)
+    add("gpus", "the learner's GPUs, 0 or 1; nobody else has any", 1, int, choices=(0, 1))
     text = "whether a process follows the run and logs its scores"
     action = argparse.BooleanOptionalAction
     parser.add_argument("--evaluator", action=action, default=True, help=text)
     # Each process is promised these cores and this memory, and gets no more.
     for role, cpus, memory_gib in (("learner", 8, 32), ("actor", 16, 16), ("evaluator", 8, 16)):
-        add(f"{role}_cpus", "cores", count, cpus)
-        add(f"{role}_memory_gib", "memory in GiB", count, memory_gib)
+        add(f"{role}_cpus", "cores", cpus, count)
+        add(f"{role}_memory_gib", "memory in GiB", memory_gib, count)
         text = "NAME=VALUE, which a Kubernetes node must have for this process"
-        add(f"{role}_node_label", text, _match(r"[^=\s]+=\S*", "must be NAME=VALUE"), [])
+        add(f"{role}_node_label", text, [], _match(r"[^=\s]+=\S*", "must be NAME=VALUE"))
     text = "limit, of ten minutes or more, after which a Slurm job is queued again"
-    add("slurm_time", text, word, "1-00:00:00")
-    option = _match(r"--?[a-zA-Z].*", "is not an option of sbatch; write --name=value")
-    add("slurm_option", "an option of sbatch, such as --account=lab", option, [])
-    add("slurm_learner_option", "the same for the learner only", option, [])
-    parser.add_argument("--flag_file", help="file of flags of the experiment")
+    add("slurm_time", text, "1-00:00:00")
+    option = _match("--?[a-zA-Z].*", "is not an option of sbatch; write --name=value")
+    add("slurm_option", "an option of sbatch, such as --account=lab", [], option)
+    add("slurm_learner_option", "the same for the learner only", [], option)
+    add("flag_file", "file of flags of the experiment")
     parser.add_argument("--output_dir", default=".", help="where to write the files")
     return parser
 
 
+def _refuse(message: str) -> NoReturn:
+    raise UserError(message)
+
+
 def _match(pattern: str, wrong: str) -> Callable[[str], str]:
-    """Makes a type of option, whose values match a pattern and can be printed."""
+    """Makes a type of option, whose values match a pattern."""
 
     def read(text: str) -> str:
-        if not re.fullmatch(pattern, text) or not text.isprintable():
+        if not re.fullmatch(pattern, text):
             raise argparse.ArgumentTypeError(f"{text!r} {wrong}")
         return text
 
@@ -195,7 +190,6 @@ def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
     """Returns the values of the experiment's flags that these set, each of its declared type."""
     with flagsaver.flagsaver():
-        absl_flags.FLAGS.unparse_flags()
         _, *others = absl_flags.FLAGS(["experiment.py", *flags])
         if others:
             raise UserError(f"{others[0]!r} is not a flag; flags are written --name=value")
@@ -213,18 +207,13 @@ def _check(job: argparse.Namespace) -> None:
             f"--name={job.name} is no name for a cluster: give at most {max_characters} lower-case "
             "letters, digits and hyphens, beginning with a letter and ending with no hyphen"
         )
-    for flag in job.flags:
-        if not re.match(r"--?[a-z]", flag) or not flag.isprintable():
-            raise UserError(f"{flag!r} is not a flag; flags are written --name=value")
-        name = flag.lstrip("-").partition("=")[0]
-        if name in _SET_BY_MANIFESTS:
-            raise UserError(f"--{name} is set for each process of the job; leave it out")
-    given = _parse(run.run_flags)
+    if forbidden := _SET_BY_MANIFESTS & _parse(job.flags).keys():
+        raise UserError(f"--{forbidden.pop()} is set for each process of the job; leave it out")
+    given, address = _parse(run.run_flags), f"learner:{job.port}"
     Config.from_flags(given | {"actor_jobs": job.actor_jobs})  # Are they enough for all tasks?
-    given["learner_address"] = f"learner:{job.port}"
-    Config.from_flags(given)
-    Config.from_flags(given | {"job_name": "actor", "task": 0})
+    Config.from_flags(given | {"learner_address": address, "job_name": "actor", "task": 0})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    # The experiment's flags are those of the job, not of this program.
+    program.run(main, lambda argv: [*absl_flags.FLAGS(argv[:1]), *argv[1:]], OSError)

@@ -1,8 +1,4 @@
-"""The paper's experiments as cluster jobs: a target for each flag file under `configs/`.
-
-  bazel build //configs:dmlab30-popart //configs:dmlab30-popart.manifests
-  bazel run //configs:atari57-clipped-popart.local -- --logdir=/tmp/run --actor_jobs=1
-  bazel build //configs:dmlab30-popart-pbt.manifests
+"""The paper's experiments as cluster jobs: targets for each flag file under `configs/`.
 
 Set what your clusters know by other names here.
 """
@@ -35,8 +31,7 @@ def jobs(flag_files, num_actor_jobs, num_actors):
     `bazel build NAME` makes a Slurm job's executable, which is `experiment.zip`.
     `bazel build NAME.manifests` writes `NAME.kubernetes.yaml` and `NAME.slurm.sh`.
     `bazel run NAME.local -- --logdir=DIR` trains the same on this machine, with actor jobs next to
-    the learner. Further flags after `--` win over the job's, and `--actor_jobs=1` starts fewer
-    actors than it has.
+    the learner. Further flags after `--` win over the job's.
 
     A file `NAME-pbt.flags` makes a population of such runs, with `--mode=pbt` and
     `--population_size` among its flags. It has no evaluator and no `NAME.local`: its members compare
