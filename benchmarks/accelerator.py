@@ -1,7 +1,7 @@
 """A machine with a GPU that only pretends: its emulators and its GPU sleep instead of working.
 
-What is left is the program's own work, on real threads. So this shows, on any machine, how well
-actors and learner keep a GPU and many cores busy.
+All calls share the GPU's one stream. What is left is the program's own work, on real threads. So
+this shows, on any machine, how well actors and learner keep a GPU and many cores busy.
 """
 
 import contextlib
@@ -34,62 +34,60 @@ _MEASURED = Path(__file__).resolve().parents[1] / "results/speed/gpu.json"
 _MEASURED_CALL_SIZE = 32
 
 
+class _Resource:
+    """What does one thing after the other: the stream of a GPU, or all cores together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def begin(self, seconds: float) -> float:
+        """Begins work of so many seconds, after the work before it; returns when it is done."""
+        with self._lock:
+            self._free_at = max(time.perf_counter(), self._free_at) + seconds
+            return self._free_at
+
+
+def _wait_until(end: float) -> None:
+    time.sleep(max(0.0, end - time.perf_counter()))
+
+
 class Machine:
     """A GPU whose calls share one stream, and cores that emulate."""
 
-    def __init__(self, emulation: float, update: float, forward: float, num_cores: int):
+    def __init__(self, emulation: float, update: float, forward: float):
         """Takes rates in agent steps per second: of all cores, of updates, and of the policy.
 
         The policy's is that of calls for 32 environments, two at a time. A third of an update's
         time is its forward pass, and the policy's further environments take as long as that.
         """
-        self.num_cores = num_cores
-        self.core_seconds = num_cores / emulation  # Per agent step, on one core.
+        self.emulation_seconds = 1 / emulation  # Per agent step, on all cores.
         self.update_seconds = 1 / update  # Per agent step.
         self._further_seconds = self.update_seconds / 3
         self._call_seconds = _MEASURED_CALL_SIZE * (1 / forward - self._further_seconds)
-        self._lock = threading.Lock()
-        self._free_at = self._cores_free_at = 0.0  # When the stream is free, and when the cores.
-
-    @classmethod
-    def described(cls, description: Sequence[str]) -> "Machine":
-        """Makes the machine of these four numbers, or of `results/speed/gpu.json` in a precision.
-
-        Raises UserError if there is none.
-        """
-        with contextlib.suppress(ValueError, ZeroDivisionError):
-            emulation, update, forward, num_cores = map(float, description)
-            return cls(emulation, update, forward, int(num_cores))
-        rows = {row["name"]: row for row in json.loads(_MEASURED.read_text())["rates"]}
-        row = rows.get(",".join(description), {})
-        if "emulation" not in row.get("training_64", ()):
-            raise UserError(f"--machine={','.join(description)} is no machine; see --help")
-        of_64 = row["training_64"]
-        return cls(of_64["emulation"], row["train_step"], of_64["forward"], num_cores=16)
+        self.stream, self.cores = _Resource(), _Resource()
 
     def policy_seconds(self, num_environments: int) -> float:
         """Returns how long the stream takes for a call of the policy."""
         return self._call_seconds + num_environments * self._further_seconds
 
-    def compute(self, seconds: float) -> None:
-        """Waits for a call of so many seconds, which the stream begins after those before it."""
-        with self._lock:
-            start = max(time.perf_counter(), self._free_at)
-            self._free_at = end = start + seconds
-        time.sleep(max(0.0, end - time.perf_counter()))
-
-    def begin_emulation(self, num_environments: int) -> float:
-        """Begins a step on all cores, after the steps before it; returns when it is done."""
-        with self._lock:
-            start = max(time.perf_counter(), self._cores_free_at)
-            end = start + num_environments * self.core_seconds / self.num_cores
-            self._cores_free_at = end
-        return end
-
     def bound(self, num_per_call: int) -> float:
         """Returns the agent steps per second of whichever of stream and emulators is slower."""
         call = self.policy_seconds(num_per_call) / num_per_call
-        return min(1 / (self.update_seconds + call), self.num_cores / self.core_seconds)
+        return min(1 / (self.update_seconds + call), 1 / self.emulation_seconds)
+
+
+def described(description: Sequence[str]) -> Machine:
+    """Makes the machine of its rates, or of a row of `results/speed/gpu.json`; raises UserError."""
+    with contextlib.suppress(ValueError):
+        # A fourth number, of cores, changes nothing: all of them emulate together.
+        emulation, update, forward, *_ = map(float, description)
+        return Machine(emulation, update, forward)
+    for row in json.loads(_MEASURED.read_text())["rates"]:
+        training = row.get("training_64", {})
+        if row["name"] == ",".join(description) and "emulation" in training:
+            return Machine(training["emulation"], row["train_step"], training["forward"])
+    raise UserError(f"--machine={','.join(description)} is no machine; see --help")
 
 
 class SleepingEnvironments(costless.CostlessEnvironments):
@@ -101,10 +99,10 @@ class SleepingEnvironments(costless.CostlessEnvironments):
 
     def send(self, actions: np.ndarray) -> None:
         super().send(actions)
-        self._end = self._machine.begin_emulation(len(actions))
+        self._end = self._machine.cores.begin(len(actions) * self._machine.emulation_seconds)
 
     def receive(self) -> environments.StepOutput:
-        time.sleep(max(0.0, self._end - time.perf_counter()))
+        _wait_until(self._end)
         return super().receive()
 
 
@@ -118,15 +116,16 @@ def _step(agent: Agent, last_actions: tf.Tensor, env_outputs: Any, state: Any, s
 def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float]:
     """Measures training on a machine: its rate, the bound, and who waits for whom."""
     host_act = Policy.act
+    update_seconds = config.batch_size * config.unroll_length * machine.update_seconds
 
     def act(policy: Policy, ids: np.ndarray, env_output: Any) -> Any:
         output = host_act(policy, ids, env_output)
-        machine.compute(machine.policy_seconds(len(ids)))
+        _wait_until(machine.stream.begin(machine.policy_seconds(len(ids))))
         return output
 
     def update(learner: Learner, batch: Any) -> dict[str, tf.Tensor]:
         learner.num_updates.assign_add(1)
-        machine.compute(config.batch_size * config.unroll_length * machine.update_seconds)
+        _wait_until(machine.stream.begin(update_seconds))
         return {"total_loss": tf.zeros([])}
 
     with (

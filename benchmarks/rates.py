@@ -21,7 +21,7 @@ _WARM_UP_UPDATES = 8
 
 
 def rate(call: Callable[[], int], seconds: float) -> float:
-    """Measures the rate of a call, which returns its agent steps, repeated for so long."""
+    """Measures the rate of a call, which returns its agent steps, made once or for so long."""
     steps, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds or not steps:
         steps += call()
@@ -63,15 +63,11 @@ def compare_train_steps(config: Config, other: Config, seconds: float) -> float:
 
     A change of the machine's speed meets both, so that small differences can be seen.
     """
-    calls = [make_train_step(each) for each in (config, other)]
+    first, second = make_train_step(config), make_train_step(other)
     ratios: list[float] = []
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or not ratios:
-        ends = [time.perf_counter()]
-        for call in calls:
-            call()
-            ends.append(time.perf_counter())
-        ratios.append((ends[2] - ends[1]) / (ends[1] - ends[0]))
+        ratios.append(rate(first, 0.0) / rate(second, 0.0))
     return statistics.median(ratios)
 
 

@@ -21,14 +21,9 @@ by that. The report has medians over the repeats, and the peak memory of trainin
 `--against` instead trains two agents in turn, one as the flags say and one with these flags
 changed. It reports the ratio of their rates, and that of their updates alone, made one by one.
 
-`--measure=overhead` measures the program's own work, with one actor thread and with two in turn.
-Environments cost nothing then, and the network is a linear layer behind the conversion of images.
-
-`--measure=accelerator` measures training on a machine with a GPU and many cores that only
-pretends. Emulators, calls of the policy and updates sleep for as long as they take on the
-`--machine`, and only the program's own work takes a core. All calls share the GPU's one stream. The
-bound is the rate of the stream or of the emulators, whichever is slower. It is a model's number.
-
+`--measure=overhead` measures the program's own work, with one actor thread and with two in turn:
+environments cost nothing then, and the network is a linear layer. `--measure=accelerator` trains on
+a `--machine` with a GPU that only pretends, next to the bound that its slower part sets.
 `--measure=port` measures what a learner's port takes in from four processes that only send.
 """
 
@@ -48,6 +43,7 @@ import statistics
 from pathlib import Path
 
 from absl import flags
+from absl.testing import flagsaver
 
 from scalable_agent_popart.system import tensorflow_import
 
@@ -58,7 +54,6 @@ import costless
 import rates
 import tensorflow as tf
 import wire
-from accelerator import Machine
 
 import experiment
 from scalable_agent_popart import factory
@@ -76,8 +71,8 @@ flags.DEFINE_enum(
 flags.DEFINE_list(
     "machine",
     ["float32"],
-    "The machine that pretends: a row of results/speed/gpu.json, or agent steps/s of its "
-    "emulators, of updates and of the policy, and its number of cores.",
+    "The machine that pretends: a row of results/speed/gpu.json, or agent steps/s of all its "
+    "emulators, of updates and of the policy.",
 )
 flags.DEFINE(program.Integer(), "repeats", 3, "How often everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
@@ -102,36 +97,30 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     return {**figures, **bare, "roofline": roofline, "efficiency": efficiency}
 
 
-def compare(config: Config, other: Config, other_first: bool, seconds: float) -> dict[str, float]:
-    """Trains two agents in turn, once."""
-    order = -1 if other_first else 1
-    trained = [rates.measure_training(agent, seconds) for agent in (config, other)[::order]]
+def compare(agents: list[Config], order: int, seconds: float) -> dict[str, float]:
+    """Trains two agents in turn, once; with an order of -1 the second is first."""
+    trained = [rates.measure_training(agent, seconds) for agent in agents[::order]]
     first, second = (figures["agent_steps_per_second"] for figures in trained[::order])
     return {
         "agent_steps_per_second": first,
         "against": second,
         "ratio": first / second,
-        "train_step_ratio": rates.compare_train_steps(config, other, seconds),
+        "train_step_ratio": rates.compare_train_steps(agents[0], agents[1], seconds),
     }
 
 
 def changed(config: Config, changes: str) -> Config:
     """Returns the configuration with flags changed, `FLAG=VALUE;FLAG=VALUE`."""
-    try:
-        pairs = [change.partition("=") for change in changes.split(";")]
-        values = {n: FLAGS[n].parser.parse(value) for n, _, value in pairs if n in config.flags}
-    except ValueError as error:
-        raise UserError(f"--against={changes}: {error}") from error
-    if len(values) < len(pairs):
-        raise UserError(f"--against={changes} is not FLAG=VALUE;FLAG=VALUE with an agent's flags")
-    return config.with_flags(values)
+    with flagsaver.flagsaver():
+        FLAGS(["throughput.py", *(f"--{change}" for change in changes.split(";"))])
+        return config.with_flags(experiment.given_flags())
 
 
 _MEASURES = {
     "training": measure,
     "overhead": costless.measure,
     "accelerator": lambda config, seconds: accelerator.measure(
-        config, seconds, Machine.described(FLAGS.machine)
+        config, seconds, accelerator.described(FLAGS.machine)
     ),
     "port": wire.measure,
 }
@@ -142,16 +131,16 @@ def main(argv: list[str]) -> None:
     if FLAGS.measure != "training" and FLAGS.against:
         raise UserError(f"--measure={FLAGS.measure} goes without --against")
     config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
-    other = changed(config, FLAGS.against) if FLAGS.against else None
-    for each in (config, other or config):
-        each.check_playable()
+    agents = [config, *([changed(config, FLAGS.against)] if FLAGS.against else [])]
+    for agent in agents:
+        agent.check_playable()
     hardware.prepare_process()
-    for each in (config, other or config):
-        factory.check_network(each)
+    for agent in agents:
+        factory.check_network(agent)
     results: list[dict[str, float]] = []
     for i in range(FLAGS.repeats):
-        if other:
-            results.append(compare(config, other, i % 2 == 1, FLAGS.seconds))
+        if FLAGS.against:
+            results.append(compare(agents, (-1) ** i, FLAGS.seconds))
         else:
             results.append(_MEASURES[FLAGS.measure](config, FLAGS.seconds))
         print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)

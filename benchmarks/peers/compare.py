@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import setting
 
 from scalable_agent_popart.system import supervisor
 
@@ -47,7 +48,7 @@ _RLLIB = ["rllib_impala.py"]
 class Contender(NamedTuple):
     """A system to run: a script of Python with its arguments, in one of the environments."""
 
-    environment: str | None  # It lies below `--environments`; None is the one that runs this file.
+    environment: str  # It lies below `--environments`; without a name it is the one of this file.
     command: list[str]
     variables: dict[str, str]
     overhead: tuple[str, ...] = ()  # These arguments measure the system's own work, if it can be.
@@ -55,7 +56,7 @@ class Contender(NamedTuple):
 
 # The first is what the others are compared with.
 CONTENDERS = {
-    "ours": Contender(None, _OURS, {}, ("--measure=overhead", "--num_actors=64")),
+    "ours": Contender("", _OURS, {}, ("--measure=overhead", "--num_actors=64")),
     "Sample Factory, as installed": Contender("sf", _APPO, {}, ("--overhead",)),
     "Sample Factory, malloc tuned": Contender("sf", _APPO, _MALLOC),
     "Sample Factory, tuned": Contender("sf", [*_APPO, "--tuned"], _SLEEPING, ("--overhead",)),
@@ -66,30 +67,31 @@ CONTENDERS = {
 REQUIREMENTS = {"sf": "requirements-sample-factory.txt", "rllib": "requirements-rllib.txt"}
 
 
-def python_of(environments: Path, name: str | None) -> Path:
+def python_of(environments: Path, name: str) -> str:
     """Returns the interpreter of an environment, which is made if it is missing."""
-    if name is None:
-        return Path(sys.executable)
-    python = environments / name / "bin" / "python"
-    if not python.exists():
+    if not name:
+        return sys.executable
+    python = str(environments / name / "bin" / "python")
+    if not os.path.exists(python):
         print(f"Making {environments / name}", flush=True)
         venv.create(environments / name, with_pip=True)
         arguments = ["-m", "pip", "install", "--quiet", "-r", str(_HERE / REQUIREMENTS[name])]
-        subprocess.run([str(python), *arguments], check=True)
+        subprocess.run([python, *arguments], check=True)
     return python
 
 
 def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
     """Measures once and returns the contender's own JSON; a failure ends the comparison."""
     script, *arguments = contender.command
+    python = python_of(options.environments, contender.environment)
+    # What is measured as installed must not inherit what tunes the others.
+    tuning = {*_SLEEPING, *_ONE_THREAD}
+    variables = {name: value for name, value in os.environ.items() if name not in tuning}
+    variables |= contender.variables
     with tempfile.TemporaryDirectory() as directory:
         result, output = Path(directory) / "result.json", Path(directory) / "output"
-        command = [str(python_of(options.environments, contender.environment)), str(_HERE / script)]
-        command += [*arguments, f"--seconds={options.seconds}", f"--json={result}"]
-        # What is measured as installed must not inherit what tunes the others.
-        tuning = {*_SLEEPING, *_ONE_THREAD}
-        variables = {name: value for name, value in os.environ.items() if name not in tuning}
-        variables |= contender.variables
+        command = [python, str(_HERE / script), *arguments]
+        command += [f"--seconds={options.seconds}", f"--json={result}"]
         with supervisor.group() as group, open(output, "wb") as file:
             child = supervisor.Child(command, output=file, environment=variables, group=group)
             try:
@@ -105,9 +107,7 @@ def run(contender: Contender, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Measures everything, prints the medians and writes the JSON file."""
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        usage=argparse.SUPPRESS, description=__doc__, formatter_class=layout
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("--environments", type=Path, default=Path("peers"), help="folder")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="each measurement lasts")
@@ -116,14 +116,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.environments = options.environments.expanduser().absolute()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    setting.heed_signals()
 
-    contenders = {
-        name: contender
-        for name, contender in CONTENDERS.items()
-        if not options.tuned or name == "ours" or name.endswith(", tuned")
-    }
+    contenders = CONTENDERS
+    if options.tuned:
+        contenders = {n: c for n, c in contenders.items() if n == "ours" or n.endswith(", tuned")}
     if options.measure == "overhead":
         contenders = {
             name: contender._replace(command=[*contender.command, *contender.overhead])
