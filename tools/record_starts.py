@@ -20,7 +20,6 @@ if __name__ == "__main__":
 
 import bisect
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ from absl import flags
 import scalable_agent_popart
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
@@ -50,33 +48,25 @@ _Player = Callable[[np.ndarray, float, bool], int]
 
 def main(argv: list[str]) -> None:
     """Records every game."""
-    if len(argv) > 1:
-        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
-    for name in ("human_starts_dir", "logdir", "states"):  # The experiment does the same.
-        if path := FLAGS[name].value:
-            FLAGS[name].value = os.path.expanduser(path)
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
+    agent, config = None, Config.from_flags(given)
     if FLAGS.logdir:
-        given |= {"logdir": FLAGS.logdir, **({"network": FLAGS.network} if FLAGS.network else {})}
-        config = Run.open(FLAGS.logdir).config.for_test(given)
-    else:
-        config = Config.from_flags(given)
+        agent = scalable_agent_popart.load(FLAGS.logdir, network=FLAGS.network)
+        config = agent.config.for_test(given | {"network": agent.config.network})
     if config.suite.name != atari57.SUITE.name:
-        raise UserError(f"{FLAGS.logdir or FLAGS.level_name} plays {config.suite.name}, not Atari")
+        raise UserError(f"{FLAGS.level_name} is of {config.suite.name}, not of Atari")
     options = config.environment_options(training=False)
     config.suite.check(options)
     games = config.suite.tasks
-    agent = None
-    if FLAGS.logdir:
-        agent = scalable_agent_popart.load(FLAGS.logdir, network=FLAGS.network)
     # All states from elsewhere are checked before anything is written.
     collected = {game: _collect(game, options) for game in games} if FLAGS.states else {}
     how = (FLAGS.num_starts, FLAGS.num_games, FLAGS.seed, options)
     origin = FLAGS.states or f"{FLAGS.num_games} games"
-    Path(FLAGS.human_starts_dir).mkdir(parents=True, exist_ok=True)
+    directory = Path(FLAGS.human_starts_dir).expanduser()
+    directory.mkdir(parents=True, exist_ok=True)
     for game in games:
         states = collected.get(game) or record_starts(game, _make_player(agent), *how)
-        path = atari_starts.write_starts(FLAGS.human_starts_dir, game, states)
+        path = atari_starts.write_starts(directory, game, states)
         frames = atari_starts.frames_before(states)
         after = f"after {frames.min():,} to {frames.max():,} frames"
         print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
@@ -93,7 +83,7 @@ def _make_player(agent: "TrainedAgent | None") -> _Player:
 def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
     """Reads the states of a game from --states and tries each."""
     emulator, states = Emulator(game, options), []
-    for path in sorted(Path(FLAGS.states, game).glob("*")):
+    for path in sorted(Path(FLAGS.states, game).expanduser().glob("*")):
         states.append(path.read_bytes())
         if fault := emulator.fault(states[-1]):
             raise UserError(f"{path} is {fault}; leave it out")
