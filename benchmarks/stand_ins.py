@@ -1,20 +1,20 @@
-"""A machine with a GPU that only pretends: its emulators and its GPU sleep instead of working.
+"""The program's own work, with environments, networks and GPUs that only pretend.
 
-All calls share the GPU's one stream. What is left is the program's own work, on real threads. So
-this shows, on any machine, how well actors and learner keep a GPU and many cores busy.
+They cost nothing, or they sleep as long as those of a machine with a GPU work. So this shows, on
+any machine, what actors and learner take themselves, and how well they keep a GPU busy.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import costless
 import numpy as np
 import rates
 import tensorflow as tf
@@ -23,15 +23,87 @@ import environments
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting import batch_feed
 from scalable_agent_popart.acting.policy import Policy
+from scalable_agent_popart.agent import networks
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.suites import Suite
 
+_EPISODE_STEPS = 1000  # So many agent steps lie between the ends of an environment's episodes.
 _MEASURED = Path(__file__).resolve().parents[1] / "results/speed/gpu.json"
 # Environments in each of the two calls at a time by which the machine's policy was measured.
 _MEASURED_CALL_SIZE = 32
+
+
+class CostlessEnvironments:
+    """N environments that return the same images again and again, without any emulation.
+
+    An `environments.BatchedEnvironment`. Episodes end, out of step with one another, after
+    1,000 agent steps.
+    """
+
+    def __init__(self, task_ids: np.ndarray, observation: environments.ArraySpec):
+        self.task_ids = task_ids
+        generator = np.random.default_rng(0)
+        shape = (len(task_ids), *observation.shape)
+        self._images = generator.integers(256, size=shape).astype(observation.dtype)
+        self._counter = environments.EpisodeCounter(len(task_ids))
+        self._steps = generator.integers(_EPISODE_STEPS, size=len(task_ids))
+        self._rewards = np.ones(len(task_ids), np.float32)
+
+    def reset(self) -> environments.StepOutput:
+        return self._counter.start(self._images)
+
+    def send(self, actions: np.ndarray) -> None:
+        self._steps += 1
+
+    def receive(self) -> environments.StepOutput:
+        done = self._steps % _EPISODE_STEPS == 0
+        info = self._counter.step(self._rewards, done)
+        return environments.StepOutput(self._rewards, info, done, self._images)
+
+    def close(self) -> None:
+        pass
+
+
+class LinearTorso(networks.Torso):
+    """A linear layer on two rows of pixels in the middle, after all pixels were converted."""
+
+    def _convolve(self, images: tf.Tensor, scale: float) -> tf.Tensor:
+        middle = images.shape[1] // 2
+        return images[:, middle - 1 : middle + 1] * tf.cast(scale, images.dtype)
+
+
+def _environments_replaced(
+    make: Callable[[np.ndarray, environments.ArraySpec], environments.BatchedEnvironment],
+) -> contextlib.AbstractContextManager[Any]:
+    """Lets runs play environments made of task ids and an observation's spec, while entered."""
+
+    def make_environments(
+        config: Config, suite: Suite, task_ids: np.ndarray, seed: Any, training: bool, *_: int
+    ) -> environments.Lockstep:
+        spec = suite.observation_spec(config.environment_options(training))
+        return environments.Lockstep(make(task_ids, spec))
+
+    return mock.patch.object(factory, "make_environments", make_environments)
+
+
+def measure_overhead(config: Config, seconds: float) -> dict[str, float]:
+    """Measures training at next to no cost, with one actor thread and with two."""
+    figures = {}
+    with (
+        _environments_replaced(CostlessEnvironments),
+        mock.patch.dict(networks.TORSOS, dict.fromkeys(networks.TORSOS, LinearTorso)),
+    ):
+        for threads, name in ((1, "one_thread"), (2, "two_threads")):
+            threaded = dataclasses.replace(config, actor_threads=threads)
+            training = rates.measure_training(threaded, seconds)
+            figures[name] = training["agent_steps_per_second"]
+    figures["agent_steps_per_second"] = max(figures.values())
+    figures["ratio"] = figures["two_threads"] / figures["one_thread"]
+    return figures
 
 
 class _Resource:
@@ -77,7 +149,7 @@ class Machine:
         return min(1 / (self.update_seconds + call), 1 / self.emulation_seconds)
 
 
-def described(description: Sequence[str]) -> Machine:
+def make_machine(description: Sequence[str]) -> Machine:
     """Makes the machine of its rates, or of a row of `results/speed/gpu.json`; raises UserError."""
     with contextlib.suppress(ValueError):
         # A fourth number, of cores, changes nothing: all of them emulate together.
@@ -90,7 +162,7 @@ def described(description: Sequence[str]) -> Machine:
     raise UserError(f"--machine={','.join(description)} is no machine; see --help")
 
 
-class SleepingEnvironments(costless.CostlessEnvironments):
+class SleepingEnvironments(CostlessEnvironments):
     """Environments whose steps take as long as on another machine."""
 
     def __init__(self, machine: Machine, task_ids: np.ndarray, spec: environments.ArraySpec):
@@ -113,7 +185,7 @@ def _step(agent: Agent, last_actions: tf.Tensor, env_outputs: Any, state: Any, s
     return AgentOutput(action, logits), state
 
 
-def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float]:
+def measure_machine(config: Config, seconds: float, machine: Machine) -> dict[str, float]:
     """Measures training on a machine: its rate, the bound, and who waits for whom."""
     host_act = Policy.act
     update_seconds = config.batch_size * config.unroll_length * machine.update_seconds
@@ -129,7 +201,7 @@ def measure(config: Config, seconds: float, machine: Machine) -> dict[str, float
         return {"total_loss": tf.zeros([])}
 
     with (
-        costless.environments_replaced(functools.partial(SleepingEnvironments, machine)),
+        _environments_replaced(functools.partial(SleepingEnvironments, machine)),
         mock.patch.object(Agent, "step", _step),
         mock.patch.object(Policy, "act", act),
         mock.patch.object(Learner, "update", update),
