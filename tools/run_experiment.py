@@ -83,8 +83,7 @@ class PlannedRun(NamedTuple):
 def _process(run: PlannedRun, arguments: Sequence[str], group: int, stop: StopOnSignal) -> str:
     """Trains or tests a run until its process ends, or is asked to by a signal.
 
-    Nothing is started after a signal. Returns why the process failed, or nothing. Raises OSError
-    if it cannot be started.
+    Nothing is started after a signal. Returns why the process failed, or nothing.
     """
     if stop.signal_number:
         return ""
@@ -175,11 +174,10 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
         if stop.signal_number:
             return failures
         for agent, runs in remaining.items():
-            paths = {number: run.path for number, run in runs.items()}
-            ranked = search.rank(level_name, frames, paths)
+            ranked = search.rank(level_name, frames, {n: run.path for n, run in runs.items()})
             rows += [{"agent": agent.stem, **row, **settings[row["setting"]]} for row in ranked]
-            better = [row["setting"] for row in ranked[: (len(ranked) + 1) // 2]]
-            remaining[agent] = {number: runs[number] for number in better}
+            better = ranked[: (len(ranked) + 1) // 2]
+            remaining[agent] = {row["setting"]: runs[row["setting"]] for row in better}
         folder.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows).to_csv(folder / "search.csv", index=False, float_format="%.6g")
     for agent, (winner, *_) in remaining.items():
