@@ -120,11 +120,11 @@ def measure_forward(config: Config, seconds: float) -> float:
 
 def measure_emulation(config: Config, seconds: float) -> float:
     """Measures the environments alone, all actor threads stepping random actions."""
-    dealt, options = _dealt(config), config.environment_options(training=True)
-    seeds = [np.random.SeedSequence(i) for i in range(len(dealt))]
+    dealt, seed = _dealt(config), np.random.SeedSequence(0)
+    options = config.environment_options(training=True)
     pools = [
-        factory.make_environments(options, config.suite, tasks, seed, len(dealt))
-        for tasks, seed in zip(dealt, seeds, strict=True)
+        factory.make_environments(options, config.suite, tasks, each, len(dealt))
+        for tasks, each in zip(dealt, seed.spawn(len(dealt)), strict=True)
     ]
 
     def prepare(pool: EnvironmentPool) -> Callable[[], int]:

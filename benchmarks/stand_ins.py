@@ -29,7 +29,6 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.suites import Suite
 
 _EPISODE_STEPS = 1000  # So many agent steps lie between the ends of an environment's episodes.
 _MEASURED = Path(__file__).resolve().parents[1] / "results/speed/gpu.json"
@@ -76,27 +75,24 @@ class LinearTorso(networks.Torso):
         return images[:, middle - 1 : middle + 1] * tf.cast(scale, images.dtype)
 
 
-def _environments_replaced(
+def _with_environments(
+    config: Config,
     make: Callable[[np.ndarray, environments.ArraySpec], environments.BatchedEnvironment],
-) -> contextlib.AbstractContextManager[Any]:
-    """Lets runs play environments made of task ids and an observation's spec, while entered."""
+) -> Config:
+    """Returns the configuration with environments made of task ids and an observation's spec."""
+    suite = config.suite
 
-    def make_environments(
-        config: Config, suite: Suite, task_ids: np.ndarray, seed: Any, training: bool, *_: int
-    ) -> environments.Lockstep:
-        spec = suite.observation_spec(config.environment_options(training))
-        return environments.Lockstep(make(task_ids, spec))
+    def make_pool(_: Any, task_ids: np.ndarray, seeds: Any, options: Any) -> environments.Lockstep:
+        return environments.Lockstep(make(task_ids, suite.observation_spec(options)))
 
-    return mock.patch.object(factory, "make_environments", make_environments)
+    replaced = dataclasses.replace(suite, environment_factory=make_pool)
+    return dataclasses.replace(config, suite=replaced)
 
 
 def measure_overhead(config: Config, seconds: float) -> dict[str, float]:
     """Measures training at next to no cost, with one actor thread and with two."""
-    figures = {}
-    with (
-        _environments_replaced(CostlessEnvironments),
-        mock.patch.dict(networks.TORSOS, dict.fromkeys(networks.TORSOS, LinearTorso)),
-    ):
+    config, figures = _with_environments(config, CostlessEnvironments), {}
+    with mock.patch.dict(networks.TORSOS, dict.fromkeys(networks.TORSOS, LinearTorso)):
         for threads, name in ((1, "one_thread"), (2, "two_threads")):
             threaded = dataclasses.replace(config, actor_threads=threads)
             training = rates.measure_training(threaded, seconds)
@@ -187,6 +183,7 @@ def _step(agent: Agent, last_actions: tf.Tensor, env_outputs: Any, state: Any, s
 
 def measure_machine(config: Config, seconds: float, machine: Machine) -> dict[str, float]:
     """Measures training on a machine: its rate, the bound, and who waits for whom."""
+    config = _with_environments(config, functools.partial(SleepingEnvironments, machine))
     host_act = Policy.act
     update_seconds = config.batch_size * config.unroll_length * machine.update_seconds
 
@@ -201,7 +198,6 @@ def measure_machine(config: Config, seconds: float, machine: Machine) -> dict[st
         return {"total_loss": tf.zeros([])}
 
     with (
-        _environments_replaced(functools.partial(SleepingEnvironments, machine)),
         mock.patch.object(Agent, "step", _step),
         mock.patch.object(Policy, "act", act),
         mock.patch.object(Learner, "update", update),
