@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.text.repository import ROOT, files_named, name_of
 from tools import render_pages
 
-_ROOT = Path(__file__).resolve().parents[2]
-_FOLDERS = [
-    f"{name}/**/*" for name in ("agents", "bazel", "benchmarks", "configs", "docs", "results")
-]
-_CODE = ("scalable_agent_popart", "bazel", "benchmarks", "tests", "tools")
-_PAGES = [page for place in ("*", *_FOLDERS) for page in _ROOT.glob(f"{place}.md")]
-_SOURCES = render_pages.sources()
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 _NAME = re.compile(r"`([\w/]+\.py)(?::([\w.]+))?`")
 
@@ -38,11 +32,7 @@ def _defines(path: Path, name: str) -> bool:
     return True
 
 
-def _id(path: Path) -> str:
-    return path.relative_to(_ROOT).as_posix()
-
-
-@pytest.mark.parametrize("page", _PAGES, ids=_id)
+@pytest.mark.parametrize("page", files_named(".md"), ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in _LINK.findall(page.read_text()):
         path = page.parent / target if target else page
@@ -50,7 +40,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(path), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("source", _SOURCES, ids=_id)
+@pytest.mark.parametrize("source", render_pages.sources(), ids=name_of)
 def test_pages_are_those_that_their_sources_and_the_files_make(source: Path) -> None:
     page = source.with_suffix("").read_text()
     assert render_pages.render(source) == page, "run tools/render_pages.py"
@@ -58,10 +48,9 @@ def test_pages_are_those_that_their_sources_and_the_files_make(source: Path) -> 
 
 @pytest.mark.parametrize("name", ["paper.md", "code_tour.md", "contributing.md", "verification.md"])
 def test_names_of_code_exist(name: str) -> None:
-    names = _NAME.findall((_ROOT / "docs" / name).read_text())
+    names = _NAME.findall((ROOT / "docs" / name).read_text())
     assert names
     for file, thing in names:
-        below = (path for folder in _CODE for path in _ROOT.glob(f"{folder}/**/{file}"))
-        path = next(filter(Path.is_file, (_ROOT / file, *below)), None)
-        assert path, file
-        assert not thing or _defines(path, thing), f"{file}:{thing}"
+        modules = [path for path in files_named(".py") if f"/{name_of(path)}".endswith(f"/{file}")]
+        assert modules, file
+        assert not thing or any(_defines(path, thing) for path in modules), f"{file}:{thing}"

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[2]
+from tests.text.repository import ROOT, files_named, name_of
+
 _MAX_WORDS = 30
 _OPENING = re.compile(r"(Of|That|Which|Where|Until|As|Or|For|Tells|Gives|Says)\b")
-_FOLDERS = ("scalable_agent_popart", "bazel", "benchmarks", "docs", "tests", "tools")
-_MODULES = [
-    *_ROOT.glob("*.py"),
-    *(path for folder in _FOLDERS for path in _ROOT.glob(f"{folder}/**/*.py")),
-]
-_PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_MODULES = [path for path in files_named(".py") if "_pb2" not in path.name]
+_PAGES = [ROOT / "README.md", *files_named(".md", "docs")]
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def _id(path: Path) -> str:
-    return path.relative_to(_ROOT).as_posix()
 
 
 def _texts(module: Path) -> Iterator[str]:
@@ -29,7 +22,7 @@ def _texts(module: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, _DOCUMENTED):
             yield ast.get_docstring(node) or ""
-    last = 0
+    last = -1
     with tokenize.open(module) as file:
         for token in tokenize.generate_tokens(file.readline):
             if token.type == tokenize.COMMENT:
@@ -39,7 +32,7 @@ def _texts(module: Path) -> Iterator[str]:
                 last = token.start[0] * alone
 
 
-@pytest.mark.parametrize("module", [path for path in _MODULES if "_pb2" not in path.name], ids=_id)
+@pytest.mark.parametrize("module", _MODULES, ids=name_of)
 def test_comments_and_docstrings_open_as_sentences_do(module: Path) -> None:
     assert not [text for text in _texts(module) if _OPENING.match(text)]
 
@@ -54,7 +47,7 @@ def _sentences(page: str) -> list[str]:
     return [part for text in texts for part in re.split(r"[.:?!]['\")*]*\s+(?=\W*[A-Z])", text)]
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=_id)
+@pytest.mark.parametrize("page", _PAGES, ids=name_of)
 def test_sentences_are_short(page: Path) -> None:
     sentences = _sentences(page.read_text())
     assert not [sentence for sentence in sentences if len(sentence.split()) > _MAX_WORDS]
