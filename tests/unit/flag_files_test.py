@@ -42,16 +42,10 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", _FILES)
-def test_a_flag_file_can_be_run_and_says_what_it_is(name: str) -> None:
-    config, given = _config(name), _given(name)
-    agent = _parts(name)[1]
+def test_a_flag_file_can_be_run_and_is_of_the_agent_in_its_name(name: str) -> None:
+    config, agent = _config(name), _parts(name)[1]
     assert (config.multi_head, config.use_popart) == (agent == "multihead", agent == "popart")
-    first, *lines = _FILES[name].read_text().splitlines()
-    assert re.match(rf"# (.*[^\w-])?{config.agent_name} (on|with) ", first)
-    assert all(re.fullmatch(r"# .+|--\w+(=[\w.,:/+-]+)?", line) for line in lines)
-    assert not {"logdir", "seed"} & given.keys(), "a run's own, not the experiment's"
-    assert not set(config.tuned) & given.keys(), "sampled by each member"
-    assert not any(line.startswith("--dataset_path") for line in lines)
+    assert not set(config.tuned) & _given(name).keys(), "sampled by each member"
 
 
 def test_agents_of_an_experiment_differ_in_nothing_else() -> None:

@@ -1,7 +1,6 @@
-"""Kept results: what made them is on record, and they are small."""
+"""Kept results can be read, and their flag files still make the same runs."""
 
 import json
-import re
 import tarfile
 from pathlib import Path
 
@@ -44,18 +43,3 @@ def test_reports_can_be_made_of_kept_logs(file: Path) -> None:
         record = json.load(archive.extractfile(first))
     assert first.name.endswith(("config.json", "population.json"))
     assert Config.from_record(record).suite.tasks == tuple(record["tasks"])
-
-
-def test_results_say_nothing_of_the_machine_they_were_made_on_but_what_it_is() -> None:
-    for path in [_ROOT / "README.md", *_ROOT.glob("results/**/*"), *_ROOT.glob("configs/**/*")]:
-        if path.suffix in (".md", ".csv", ".json", ".jsonl", ".flags"):
-            assert not re.search(r"/(tmp|root|home|work|workspace)/", path.read_text()), path
-
-
-def test_experiments_have_a_page_and_a_summary_and_no_large_file() -> None:
-    pages = "".join(page.read_text() for page in (_ROOT / "results").glob("*/*.md"))
-    for folder in filter(Path.is_dir, (_ROOT / "results").iterdir()):
-        page_of_another = f"](../{folder.name}/summary.csv)" in pages
-        assert (folder / "README.md").is_file() or page_of_another, folder
-        assert (folder / "summary.csv").is_file() or not (folder / "runs.json").is_file(), folder
-        assert all(path.stat().st_size < 1_000_000 for path in folder.rglob("*")), folder
