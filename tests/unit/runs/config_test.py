@@ -15,8 +15,6 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config, refuse_meaningless
 from scalable_agent_popart.settings import FIELDS, SETTINGS, Bounds, Use
 from tests.fakes.main_program import given_flags
-from tests.fakes.programs import ROOT
-from tools import render_pages
 
 _HUMAN = {"starts": "human", "human_starts_dir": "starts"}
 _PBT = {"mode": "pbt", "population_size": 4}
@@ -40,13 +38,6 @@ def test_flags_have_the_declared_types_defaults_and_choices() -> None:
         assert flag.flag_type().startswith(("comma", field.type.__name__[:3]))
         assert declared.help in flag.help
         assert tuple(getattr(flag.parser, "enum_values", None) or ()) == declared.choices
-
-
-def test_page_of_all_settings_is_current() -> None:
-    page = ROOT / "docs" / "configuration.md"
-    text = render_pages.render(page.with_name("configuration.md.j2"))
-    assert page.read_text() == text, "run tools/render_pages.py"
-    assert all(f"| `--{name}` |" in text for name in (*SETTINGS, "runs"))
 
 
 def test_defaults_are_the_papers() -> None:
