@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scalable_agent_popart.suites import suite
 from tests.text.repository import ROOT, files_named, name_of
 from tools import render_pages
 
@@ -54,3 +55,10 @@ def test_names_of_code_exist(name: str) -> None:
         modules = [path for path in files_named(".py") if f"/{name_of(path)}".endswith(f"/{file}")]
         assert modules, file
         assert not thing or any(_defines(path, thing) for path in modules), f"{file}:{thing}"
+
+
+def test_the_page_on_own_suites_gives_their_defaults() -> None:
+    page = " ".join((ROOT / "docs" / "own_suite.md").read_text().split())
+    for name, value in suite._DEFAULTS.items():
+        if name != "pbt_burn_in_frames":  # Set by `make_suite`.
+            assert f"`{name}` {value}" in page

@@ -20,7 +20,7 @@ from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.json_lines import DAMAGE
-from scalable_agent_popart.suites import record, suite
+from scalable_agent_popart.suites import record
 from scalable_agent_popart.suites.gymnasium_suite import check_environment, map_actions, pad_images
 from tests.fakes.play import play_pool
 
@@ -361,11 +361,3 @@ def test_installed_packages_register_suites(
     assert re.search("mean pong.*; the suite broken.* cannot be loaded", _refusal("pongg"))
     assert "No module named 'own_nowhere'" in _refusal("broken")
     assert suites.resolve("lt_chasm").name == "dmlab30", "whatever else is broken"
-
-
-def test_the_page_on_own_suites_gives_their_defaults() -> None:
-    path = Path(__file__).parents[3] / "docs" / "own_suite.md"
-    page = " ".join(path.read_text().split())
-    for name, value in suite._DEFAULTS.items():
-        if name != "pbt_burn_in_frames":  # Set by `make_suite`.
-            assert f"`{name}` {value}" in page
