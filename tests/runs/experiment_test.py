@@ -9,13 +9,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import tensorflow as tf
 
 from scalable_agent_popart.evaluation import videos
+from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.checkpoints import saved_frames
 from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.system import hardware
+from scalable_agent_popart.training.local_actors import LocalActors
 from tests.fakes.main_program import run
-from tests.fakes.programs import metrics, read_log
+from tests.fakes.programs import metrics, read_log, wait_until
 
 _TASKS = ("catch_0.01", "catch_0.1", "catch_1", "catch_10", "catch_100")
 _TINY = {"level_name": "catch5", "num_actors": 10, "batch_size": 4, "unroll_length": 10}
@@ -23,6 +26,7 @@ _TINY |= {"total_environment_frames": 400}
 _MULTI_HEAD = {"multi_head": True, "network": "deep", "reward_clipping": "soft_asymmetric"}
 _POPART = {"use_popart": True, "use_lstm": True, "momentum": 0.5, "reward_clipping": "oar"}
 _POPART |= {"popart_second_moment_of": "mean"}
+_OF_THE_MACHINE = {"time", "frames_per_second", "learner_wait", "memory_mib"}
 _FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -93,6 +97,38 @@ def test_agent_trains_and_is_tested(tmp_path: Path, agent: dict[str, Any]) -> No
         assert task["episodes"] == len(task["returns"]) == 3
     some = _test(tmp_path, level_name="catch_100,catch_1", test_num_episodes=2)
     assert list(some["tasks"]) == ["catch_100", "catch_1"]
+
+
+def test_one_actor_thread_and_a_seed_decide_all_that_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_batch = LocalActors.next_batch
+
+    def next_batch_in_step(actors: LocalActors) -> Rollout | None:
+        """Lets the learner go on once the actor waits, so that no race decides on its weights."""
+        batch, queue = next_batch(actors), actors.rollout_queue
+        if batch is not None:
+            wait_until(lambda: queue.fill() == len(queue._waiting) == 1)
+            wait_until(lambda: not actors.feed._batches.empty())
+        return batch
+
+    monkeypatch.setattr(LocalActors, "next_batch", next_batch_in_step)
+    how = {**_TINY, **_POPART, "batch_size": 10, "actor_threads": 1, "log_seconds": 1e-9}
+    learned = []
+    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
+        _train(tmp_path / name, **how, seed=seed)
+        saved = tf.train.load_checkpoint(str(tmp_path / name / "checkpoints"))
+        names = sorted(n for n in saved.get_variable_to_shape_map() if n.startswith("learner"))
+        weights = [saved.get_tensor(n).tobytes() for n in names]
+        lines = [
+            {key: value for key, value in line.items() if key not in _OF_THE_MACHINE}
+            for line in metrics(tmp_path / name)
+        ]
+        learned.append((weights, lines, read_log(tmp_path / name / "episodes.jsonl")))
+    one, same, other = learned
+    assert len(one[1]) == 4
+    assert one == same
+    assert all(first != second for first, second in zip(one, other, strict=True))
 
 
 def test_the_same_command_resumes(

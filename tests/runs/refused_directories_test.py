@@ -96,7 +96,11 @@ _REFUSED = [
     (_as_trained, _TRAIN | {"discounting": 0.5}, "--logdir, .*--allow_changes"),
     (_as_trained, _TRAIN | {"seed": 9}, "--seed .*1 .*9;"),
     (_as_trained, _TRAIN | {"init_from": "older"}, "--init_from .*older;"),
-    (_as_trained, _TRAIN | {"network": "deep"}, "runs/a .*--network .*shallow .*deep; .*--logdir"),
+    (
+        _as_trained,
+        _TRAIN | {"network": "deep", "allow_changes": True},
+        "runs/a .*--network .*shallow .*deep; .*--logdir",
+    ),
     (_as_trained, _TRAIN | {"level_name": "catch_10"}, "--level_name .*catch_1 .*catch_10;"),
     # No run, or something else.
     (_as_trained, _TEST | {"logdir": "runs"}, "runs; .*runs/a$"),
