@@ -1,8 +1,10 @@
 """Rollouts keep their order, task, state and weights from the environment to the sink."""
 
+import contextlib
 import itertools
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
 
@@ -257,6 +259,30 @@ def test_batches_mix_the_tasks_however_many_actors_play_each() -> None:
         assert [s.task for s in seen] == [task for part in made for task in part.task_id]
 
 
+@contextlib.contextmanager
+def acting(queue: RolloutQueue, *pools: CountingEnvironments) -> Iterator[None]:
+    """Lets a thread play each pool, and closes the queue in the end."""
+    threads = [threading.Thread(target=act, args=(pool, queue), daemon=True) for pool in pools]
+    for thread in threads:
+        thread.start()
+    yield
+    queue.close()
+    for thread in threads:
+        thread.join(DEADLINE_SECONDS)
+
+
+def test_threads_have_shares_of_a_full_queue_by_their_environments() -> None:
+    """Turn and turn about, the largest thread would have half of the rollouts, not two thirds."""
+    _, spec = make_agent(use_lstm=False, stacks=False)
+    queue, sizes, counts = RolloutQueue(spec, 4), np.array([8, 2, 2]), np.zeros(3, np.int64)
+    with acting(queue, *(CountingEnvironments(np.full(n, i)) for i, n in enumerate(sizes))):
+        for _ in range(60):
+            wait_until(lambda: queue.fill() == 1 and len(queue._waiting) == 3)
+            counts += np.bincount(queue.get(4).task_id, minlength=3)
+    # About 20 of each environment; turn and turn about, 15 and 30.
+    assert np.ptp(counts / sizes) < 7
+
+
 class PacedEnvironments(CountingEnvironments):
     """Environments whose every rollout takes as long as the learner needs for another batch."""
 
@@ -277,24 +303,17 @@ def test_the_learner_learns_equally_often_from_threads_of_unequal_speed() -> Non
     """The slow thread could not make more than half of all rollouts, and makes its half."""
     _, spec = make_agent(use_lstm=False, stacks=False)
     queue, slow = RolloutQueue(spec, 4), PacedEnvironments(np.full(4, 1))
-    pools = (CountingEnvironments(np.full(4, 0)), slow)
-    threads = [threading.Thread(target=act, args=(pool, queue), daemon=True) for pool in pools]
-    for thread in threads:
-        thread.start()
     counts = np.zeros(2, np.int64)
-    for num_batches in range(40):
-        # The slow thread waits for this batch to be taken, or both wait for capacity.
-        wait_until(
-            lambda num=num_batches: (
-                queue.fill() == 1
-                and ((slow.waits and slow.num_begun == num) or len(queue._waiting) == 2)
+    with acting(queue, CountingEnvironments(np.full(4, 0)), slow):
+        for num_batches in range(40):
+            # The slow thread waits for this batch to be taken, or both wait for capacity.
+            wait_until(
+                lambda num=num_batches: (
+                    queue.fill() == 1
+                    and ((slow.waits and slow.num_begun == num) or len(queue._waiting) == 2)
+                )
             )
-        )
-        batch = queue.get(4)
-        counts += np.bincount(batch.task_id, minlength=2)
+            counts += np.bincount(queue.get(4).task_id, minlength=2)
+            slow.batches_taken.release()
         slow.batches_taken.release()
-    queue.close()
-    slow.batches_taken.release()
-    for thread in threads:
-        thread.join(DEADLINE_SECONDS)
     assert abs(counts[0] - counts[1]) <= 8, "two rollouts of each of four environments"
