@@ -93,7 +93,8 @@ class ValueHead(snt.Module):
         if not 0.0 < step_size <= 1.0:
             raise ValueError(f"step_size must lie in (0, 1], got {step_size}")
         if not 0.0 < scale_lower_bound <= scale_upper_bound:
-            raise ValueError("the bounds of the scale must satisfy 0 < lower <= upper")
+            bounds = f"(0, {scale_upper_bound}]"
+            raise ValueError(f"scale_lower_bound must lie in {bounds}, got {scale_lower_bound}")
         if second_moment_of not in ("squares", "mean"):
             raise ValueError(f"second_moment_of must be squares or mean, got {second_moment_of}")
         if start not in ("fixed", "average"):

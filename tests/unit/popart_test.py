@@ -211,14 +211,21 @@ def test_without_normalisation_both_values_are_one_and_an_update_changes_nothing
     assert_bits_equal(head.scale, np.ones(3, np.float32))
 
 
-def test_arguments_out_of_range_are_refused() -> None:
-    for arguments in (
-        *({"num_tasks": 0}, {"step_size": 0.0}, {"step_size": 1.1}, {"scale_lower_bound": 0.0}),
-        *({"scale_lower_bound": 2.0, "scale_upper_bound": 1.0}, {"start": "slow"}),
-        {"second_moment_of": "targets"},
-    ):
-        with pytest.raises(ValueError, match="must"):
-            popart.ValueHead(**{"num_tasks": 2, **arguments})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_tasks", 0),
+        ("step_size", 0.0),
+        ("step_size", 1.1),
+        ("scale_lower_bound", 0.0),
+        ("scale_lower_bound", 1e7),  # It is above the upper bound.
+        ("start", "slow"),
+        ("second_moment_of", "targets"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} .*{value}"):
+        popart.ValueHead(**{"num_tasks": 2, name: value})
 
 
 def test_one_tasks_broken_targets_stay_with_that_task() -> None:
