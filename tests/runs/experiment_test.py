@@ -186,7 +186,7 @@ def test_a_full_disk_loses_no_scores_for_films_and_no_table_for_scores(
     for evaluation_fails in (False, True):
         if evaluation_fails:
             monkeypatch.setattr(RunDirectory, "write_evaluation", mock.Mock(side_effect=_FULL))
-        with pytest.raises(SystemExit, match=r"^error: no space left [^\n]*$"):
+        with pytest.raises(SystemExit, match=rf"^error: [^\n]*{_FULL.strerror}[^\n]*$"):
             _test(logdir, test_num_episodes=2, record_video=True)
         assert "mean normalised score" in capsys.readouterr().out
         evaluation = json.loads((logdir / "evaluation.json").read_text())

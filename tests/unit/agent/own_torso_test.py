@@ -52,19 +52,19 @@ def test_a_torso_may_have_any_number_of_features(level_name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gone:Torso", "the Torso of gone cannot be loaded .*No module named 'gone'"),
-        ("popart:Torso", "popart is a module of this program; rename yours"),
-        (f"{__name__}:Gone", "the Gone of .* cannot be loaded .*no attribute 'Gone'"),
-        (f"{__name__}:NUMBER", "NUMBER cannot be made .*'int' object is not callable"),
-        ("builtins:list", "builtins:list must make a sonnet.Module, not list"),
-        ("sonnet:Module", r"fails with images of \(2, 3, 10, 5, 3\) .*not callable"),
-        (f"{__name__}:static", "static fails with images"),
-        (f"{__name__}:cut", r"returns float32 \(1, 3, 1\) .* must return float32 \(2, 3, D\)"),
-        (f"{__name__}:flat", r"returns float32 \(2, 3\) for images"),
-        (f"{__name__}:half", r"returns float16 \(2, 3, 1\) for images"),
-        (f"{__name__}:pair", "returns tuple for images"),
-        (f"{__name__}:unused", "variables that no gradient of its features reaches: .*Variable:0"),
-        (f"{__name__}:fixed", "variables that are not trainable, .*: mean/Variable:0"),
+        ("gone:Torso", "Torso of gone .*No module named 'gone'"),
+        ("popart:Torso", "popart "),
+        (f"{__name__}:Gone", "Gone of .*no attribute 'Gone'"),
+        (f"{__name__}:NUMBER", "NUMBER .*'int' object is not callable"),
+        ("builtins:list", "builtins:list .*sonnet.Module"),
+        ("sonnet:Module", r"sonnet:Module .*\(2, 3, 10, 5, 3\) .*not callable"),
+        (f"{__name__}:static", "static .*images"),
+        (f"{__name__}:cut", r"cut .*float32 \(1, 3, 1\) .*float32 \(2, 3, D\)"),
+        (f"{__name__}:flat", r"flat .*float32 \(2, 3\)"),
+        (f"{__name__}:half", r"half .*float16 \(2, 3, 1\)"),
+        (f"{__name__}:pair", "pair .*tuple"),
+        (f"{__name__}:unused", "unused .*gradient.*Variable:0"),
+        (f"{__name__}:fixed", "fixed .*trainable.*mean/Variable:0"),
     ],
 )
 def test_what_is_no_torso_is_refused_in_a_line(name: str, message: str) -> None:
@@ -77,7 +77,7 @@ def test_what_is_no_torso_is_refused_in_a_line(name: str, message: str) -> None:
     "given", [{"image_scale": 2.0}, {"zero_mean_filters": True}, {"precision": "bfloat16"}]
 )
 def test_flags_of_the_packages_torsos_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"--precision are not for {__name__}:wide"):
+    with pytest.raises(UserError, match=f"--precision .*{__name__}:wide"):
         _config(f"{__name__}:wide", **given)
-    with pytest.raises(UserError, match="must be deep, shallow or MODULE:NAME, got wide"):
+    with pytest.raises(UserError, match=r"--network .*MODULE:NAME.* wide"):
         _config("wide")

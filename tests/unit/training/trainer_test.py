@@ -111,7 +111,7 @@ def test_an_update_that_is_not_finite_ends_the_run_and_is_never_saved(
         return with_rewards(batch, reward) if number <= 2 else None
 
     config = _config(tmp_path, log_seconds=seconds, checkpoint_seconds=seconds)
-    with pytest.raises(DivergenceError, match="at 20 frames total_loss is nan") as error:
+    with pytest.raises(DivergenceError, match=r"20 .*total_loss .*nan") as error:
         trainer.train(config, parts=_Parts(diverge), show_progress=False)
     assert exit_code(error.value) == FAILS_AGAIN
     assert _frames(tmp_path) == (10, 10)
