@@ -130,6 +130,7 @@ _REFUSED = [
     (_lost(f"{_NEWEST}{_DATA}"), _TRAIN, _DELETE),
     # Weights of another run that cannot be taken.
     (_as_trained, _NEW | {"network": "deep"}, "--init_from=runs/a .*--network .*shallow .*deep;"),
+    (_as_trained, _NEW | {"level_name": "pong"}, "stacks_frames .*False .*True;"),
     (_as_trained, _NEW | {"zero_mean_filters": True}, "--zero_mean_filters .*False .*True;"),
     (_as_trained, _NEW | {"init_from": "runs/b"}, "--init_from: .*runs/b;"),
     (_as_trained, _PBT | {"logdir": "new", "init_from": "runs/b"}, "--init_from: .*runs/b;"),

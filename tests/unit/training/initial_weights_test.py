@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import scalable_agent_popart
 from scalable_agent_popart import factory
-from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.training.initial_weights import take_over
 from tests.fakes.main_program import run
@@ -111,13 +110,6 @@ def test_values_of_another_agent_are_not_taken(
     weights = learner.head.weights.numpy()
     assert take_over(config, learner).endswith(f"its values are new (other {named})")
     np.testing.assert_array_equal(learner.head.weights, weights)
-
-
-def test_a_network_that_stacks_frames_is_no_other_ones(earlier: str) -> None:
-    config, learner = fresh(earlier)
-    stacked = dataclasses.replace(config.suite, stacks_frames=True)
-    with pytest.raises(UserError, match=f"--init_from={earlier} .*stacks_frames .*False .*True"):
-        take_over(dataclasses.replace(config, suite=stacked), learner)
 
 
 def test_a_population_begins_with_it(
