@@ -100,17 +100,6 @@ def test_statistics_begin_as_the_plain_average_of_all_rollouts_from_the_first_re
             np.testing.assert_allclose(head.second_moment[0], (counted**2).mean(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("size", [-100.0, 0.01])
-def test_scale_of_constant_targets_shrinks_slowly_from_their_size(size: float) -> None:
-    head, targets = popart.ValueHead(1, start="average"), tf.fill([5, 1], size)
-    update = tf.function(head.update)
-    for n in range(1, 200):
-        update(targets, tf.constant([0]))
-        # The average of n times the size and once 0; its square is all that variance lacks.
-        expected = abs(size) * (1 - (n / (n + 1)) ** 2) ** 0.5
-        np.testing.assert_allclose(head.scale, [expected], rtol=1e-6)
-
-
 @pytest.mark.parametrize("second_moment_of", ["squares", "mean"])
 def test_outputs_survive_targets_that_move_over_orders_of_magnitude(second_moment_of: str) -> None:
     head = make_head(2, 8, step_size=0.4, second_moment_of=second_moment_of)
