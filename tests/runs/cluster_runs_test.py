@@ -45,9 +45,7 @@ def test_an_actor_job_plays_for_a_learner_until_that_has_finished(
     assert all(line["policy_lag"] < 100 for line in lines)
 
 
-def test_a_learner_starts_actor_jobs_next_to_it_and_ends_them(
-    programs: Programs, tmp_path: Path
-) -> None:
+def test_a_learner_starts_actor_jobs_and_ends_them(programs: Programs, tmp_path: Path) -> None:
     flags = {"actor_jobs": 2, "num_actors": 10, "batch_size": 4, "log_seconds": 0.1}
     flags |= {"level_name": "catch5", "total_environment_frames": 3000}
     learner = programs.run(**flags, logdir=tmp_path)

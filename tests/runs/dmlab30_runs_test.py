@@ -90,9 +90,7 @@ def test_squares_in_place_of_images_are_named(
     assert set(summary["remark"]) == {squares}
 
 
-def test_an_agent_is_played_on_a_machine_with_other_folders(
-    stand_in: StandIn, tmp_path: Path
-) -> None:
+def test_an_agent_is_played_where_folders_are_others(stand_in: StandIn, tmp_path: Path) -> None:
     level, cache = _SHOWS_IMAGES, tmp_path / "cache"
     (images := tmp_path / "images").mkdir()
     for name in ("0001.png", "2400.png"):

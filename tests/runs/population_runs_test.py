@@ -116,9 +116,7 @@ def test_members_that_take_turns_share_what_is_traced(trained: _Trained) -> None
     assert trained.num_steps_traced == factory.num_actor_threads(trained.config)
 
 
-def test_a_finished_population_is_left_as_it_is_and_a_longer_member_resumes(
-    population: Path,
-) -> None:
+def test_a_finished_population_is_left_alone_and_a_longer_member_resumes(population: Path) -> None:
     before = [_saved(population, number) for number in range(2)]
     assert member.take_turns(_config(population), {}) is None
     for number in range(2):

@@ -51,9 +51,7 @@ def test_help_has_every_setting_in_its_group(word: str, capsys: pytest.CaptureFi
     assert [head or flag for head, flag in listed][: len(expected)] == expected
 
 
-def test_levels_are_listed_also_of_a_suite_from_a_module(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_levels_are_listed_also_of_a_users_suite(capsys: pytest.CaptureFixture[str]) -> None:
     for given, lines in (
         (["--level_name=tests.fakes.rare_rewards:small"], ["dense", "small", "rare", "constant"]),
         (["--level_name=catch_1"], ["catch_0.01", "catch_0.1"]),
@@ -239,9 +237,7 @@ def test_command_that_cannot_be_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_leading_tilde_is_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file").touch()
     report, readable = ["--mode=report", "--report_dir=~/report"], f"{ROOT}/agents/catch5"

@@ -160,9 +160,7 @@ def test_an_even_background_is_seen_unless_filters_have_a_mean_of_zero(zero_mean
 
 
 @pytest.mark.parametrize(("padding", "parameters"), [("valid", 1_230_446), ("same", 1_541_742)])
-def test_without_padding_the_shallow_network_is_as_large_as_published(
-    padding: str, parameters: int
-) -> None:
+def test_the_shallow_network_is_as_large_as_published(padding: str, parameters: int) -> None:
     config = make_config("dmlab30", network="shallow", padding=padding, action_set="impala")
     learner = factory.make_learner(config, factory.make_rollout_spec(config))
     size = sum(np.size(variable) for variable in learner._parameters)

@@ -106,9 +106,7 @@ def assert_learner_sees_the_same_logits(agent: Agent, made: rollouts.Rollout) ->
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_rollouts_are_what_happened_in_order_and_with_the_weights_that_acted(
-    recurrent: bool,
-) -> None:
+def test_rollouts_are_what_happened_with_the_weights_that_acted(recurrent: bool) -> None:
     sink, clock = ListSink(4), mock.create_autospec(StageClock, instance=True)
     environments = CountingEnvironments(np.array([1, 0, 1]))
     agent = act(environments, sink, recurrent, recurrent, clock)

@@ -40,9 +40,7 @@ def test_rewards_are_the_mean_change_of_each_cell(
 
 
 @pytest.mark.parametrize(("height", "width"), [(72, 96), (46, 37)])
-def test_the_head_is_a_linear_layer_deconvolutions_and_a_dueling_pair(
-    height: int, width: int
-) -> None:
+def test_the_head_is_a_layer_deconvolutions_and_a_dueling_pair(height: int, width: int) -> None:
     head = make_head(height, width, num_features=40)
     rng = np.random.default_rng(3)
     features = rng.normal(size=(2, B, 40)).astype(np.float32)

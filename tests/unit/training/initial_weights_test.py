@@ -65,9 +65,7 @@ def test_new_tasks_have_new_values(earlier: str) -> None:
     assert learner.head.count[0] == 0 < learner.head.count[1]
 
 
-def test_a_start_of_statistics_means_nothing_to_agents_without_them(
-    earlier: str, tmp_path: Path
-) -> None:
+def test_a_start_of_statistics_means_nothing_without_them(earlier: str, tmp_path: Path) -> None:
     """Older records have none, which stands for another start than today's."""
     shutil.copytree(earlier, tmp_path / "run")
     file = tmp_path / "run" / "config.json"

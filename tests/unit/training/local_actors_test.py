@@ -16,7 +16,7 @@ from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
 from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
 from tests.fakes.programs import wait_until
-from tests.fakes.threads import refuse_thread, running
+from tests.fakes.threads import running
 
 UNROLL = 5
 FLAGS = {"level_name": "catch5", "num_actors": 12, "actor_threads": 3, "batch_size": 4}
@@ -73,7 +73,7 @@ def test_tasks_and_order_survive_threads_and_queue(monkeypatch: pytest.MonkeyPat
             assert steps == list(range(k * UNROLL, (k + 1) * UNROLL + 1))
 
 
-def test_the_start_is_described_by_made_and_ready_environments_and_then_by_rollouts(
+def test_the_start_is_described_by_environments_and_rollouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make, start = threading.Event(), threading.Event()
@@ -100,9 +100,7 @@ def test_the_start_is_described_by_made_and_ready_environments_and_then_by_rollo
         wait_until(lambda: actors.describe_start() == "4 of 4 rollouts")
 
 
-def test_an_exception_in_an_actor_thread_reaches_the_caller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_exception_of_an_actor_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(CountingEnvironments):
         def receive(self) -> StepOutput:
             raise RuntimeError("the emulator caught fire")
@@ -116,7 +114,14 @@ def test_an_exception_in_an_actor_thread_reaches_the_caller(
 
 @pytest.mark.parametrize("name", ["actor-1", "batches"])
 def test_threads_end_if_another_cannot_start(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    refuse_thread(monkeypatch, name)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError(f"no thread {name}")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     actors = make_actors(monkeypatch)
     with pytest.raises(RuntimeError, match=f"no thread {name}"), actors:
         pass
@@ -140,9 +145,7 @@ def test_tasks_are_dealt_evenly_to_threads_and_jobs() -> None:
         assert counts.max() - counts.min() <= 1
 
 
-def test_actor_threads_follow_the_machine_unless_they_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_actor_threads_follow_the_machine_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, gpu, num_actors, asked, threads in (
         (2, False, 32, 0, 2),
         (64, False, 32, 0, 4),

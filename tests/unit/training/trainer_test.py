@@ -100,9 +100,7 @@ def test_what_was_learned_is_saved_before_an_actors_error_is_raised(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
-def test_an_update_that_is_not_finite_ends_the_run_and_is_never_saved(
-    tmp_path: Path, seconds: float
-) -> None:
+def test_an_update_that_is_not_finite_is_never_saved(tmp_path: Path, seconds: float) -> None:
     """It is noticed when a record is due, or else while actors wait for finite weights."""
 
     def diverge(number: int, batch: Rollout) -> Rollout | None:
@@ -125,7 +123,7 @@ def test_parts_that_cannot_be_prepared_end_the_run_before_it_writes(tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_record_has_norms_with_the_weights_after_the_update(
+def test_norms_are_of_the_weights_after_an_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def norms(learner: Learner, batch: Rollout, tasks: Any) -> dict[str, dict[str, float]]:
@@ -139,7 +137,7 @@ def test_a_record_has_norms_with_the_weights_after_the_update(
     assert [line["policy_gradient_norm"]["catch_1"] for line in lines] == [1, 2, 3, 4]
 
 
-def test_a_record_averages_all_updates_since_the_one_before(
+def test_a_record_averages_updates_since_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = Learner.update
