@@ -138,8 +138,6 @@ _REFUSED = [
     (_POPULATION, _NEW, "--init_from: runs/a .*member-00"),
     (_wrote(f"{_NEWEST}.index"), _NEW, "--init_from: .*runs/a/checkpoints/ckpt-2 "),
 ]
-
-
 # A cluster tries again what may have passed meanwhile.
 _MAY_PASS = [
     (_is_away(errno.EIO), _TRAIN, r"runs/a/config\.json .*\(away\)"),
@@ -147,8 +145,6 @@ _MAY_PASS = [
     (_fails(Path, "iterdir", OSError(errno.EIO, "away")), _TRAIN, r"runs/a/checkpoints .*\(away\)"),
     (_fails(tf.train.Checkpoint, "read", _STALE), _TRAIN, "runs/a/checkpoints/ckpt-2 .*/run/xxx"),
 ]
-
-
 _ROWS = [*((*row, False) for row in _REFUSED), *((*row, True) for row in _MAY_PASS)]
 
 
@@ -167,9 +163,11 @@ def test_a_directory_is_refused_in_one_line_that_names_what_to_change(
     monkeypatch.chdir(tmp_path)
     state(Path(shutil.copytree(trained, "runs/a")))
     before = _content(tmp_path)
-    with pytest.raises(SystemExit, match=f"^error: .*{named}") as end:
-        run(**command)
-    mock.patch.stopall()
+    try:
+        with pytest.raises(SystemExit, match=f"^error: .*{named}") as end:
+            run(**command)
+    finally:
+        mock.patch.stopall()
     assert "\n" not in str(end.value)
     assert _content(tmp_path) == before
     assert (exit_code(end.value.__cause__) != FAILS_AGAIN) == may_pass
