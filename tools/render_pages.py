@@ -14,6 +14,7 @@ if __name__ == "__main__":
     import start  # noqa: F401
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +28,6 @@ from absl import flags
 import experiment
 from scalable_agent_popart import scores, settings
 from scalable_agent_popart.report.final_scores import PAPERS_MEAN
-from scalable_agent_popart.report.render import number
 from scalable_agent_popart.runs.config import describe_default
 from scalable_agent_popart.system import program
 
@@ -105,6 +105,15 @@ def difference(row: Any, effect: bool = False) -> str:
     """Writes a row's value with its 95% interval, Hedges' g if asked for, and p."""
     size = "g = {effect:.1f}, " * effect
     return f"{interval(row)}, {says(row, size + 'p = {p:.2g}')}"
+
+
+def number(value: float, style: str, missing: str | None = None) -> str:
+    """Writes a number, or of NaN what stands for a missing one."""
+    if not math.isnan(value):
+        return f"{value:{style}}"
+    if missing is None:
+        raise ValueError("a number is missing")
+    return missing
 
 
 def span(values: Iterable[float], style: str) -> str:

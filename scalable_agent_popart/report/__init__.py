@@ -3,6 +3,5 @@
 It knows the files of run directories and of populations, the suites' reference scores and the
 published numbers in `data/`, never TensorFlow. Run directories, finished or not, flow in through
 `page.write_report`; a self-contained `report.html` and a file for each figure, film and table come
-out. Each section of the page is a module and a template of the same name, such as `gradients`: its
-table, its figures, its numbers and its words.
+out. Each section of the page is a module, such as `gradients`: table, figures, numbers and words.
 """

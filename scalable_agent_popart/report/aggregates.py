@@ -5,11 +5,72 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
-from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.final_scores import PAPERS_MEAN, FinalScores
-from scalable_agent_popart.report.render import interval, short
+from scalable_agent_popart.report.chapter import SUMMARY, Chapter
+from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores
+from scalable_agent_popart.report.render import interval, render, short
 from scalable_agent_popart.report.tables import agents_numbers, written
+
+_WORDS = """
+{% set suite = chapter.suite %}
+{% set several_tests = tests | length > 1 %}
+{% for test in tests %}
+<h3>{{ "Final scores: " ~ chapter.headline ~ (", " ~ test.title if several_tests else "") }}</h3>
+{{ table(test.heads, test.rows) }}
+{% if test.papers_mean %}
+<p>
+The mean by papers scores takes 0 as Video Pinball's random score and &minus;16.45 as Double Dunk's
+human score. With these two the means of IMPALA's paper come out.
+</p>
+{% endif %}
+{{ lines("Returns that do not count here:", test.left_out) }}
+{% endfor %}
+{% if suite.test_versions and several_tests %}
+<p>
+{% if held_out %}
+Test levels have the held-out version of {{ held_out | join(" and of ") }}. Any other level is
+the same among train and test levels, and a test's episodes of it count for both.
+{% else %}
+None of these levels has a version that is held out from training. So a test has the same scores on
+train and on test levels.
+{% endif %}
+</p>
+{% endif %}
+<p>
+{{ "In brackets are 95% intervals." if one_run or several_runs else "" }}
+{% if one_run %}
+Those of a single run are over its episodes: bootstraps, which compute the score many times, of
+episodes drawn from the run's with replacement. They show how far chance in these episodes moves the
+score of one policy, and say nothing about another seed.
+{% endif %}
+{% if several_runs %}
+Those of several runs are Student's t for their mean, very wide for two runs.
+{% endif %}
+Runs that are not tested yet (<code>--mode=test</code>) count by the last {{ recent }} episodes of
+each task. All numbers of this page, by run and by agent, are in {{ link(summary) }}.
+</p>
+{% if from_file %}
+<p>A run from a file (<code>--scores</code>) counts by its returns after its last frames.</p>
+{% endif %}
+{% if not scored %}
+<p>Random and human scores of these levels are not known.</p>
+{% elif tests | selectattr("several") | list %}
+<p>
+An interquartile mean leaves out a quarter of the tasks at either end. An optimality gap is what
+tasks lack to 100% in the mean.
+</p>
+{% endif %}
+{% if 0 < scored < suite.reference_scores | length %}
+<p>
+<strong>A subset</strong>: all scores are over {{ scored }} of
+{{ suite.reference_scores | length }} tasks.
+{% if chapter.published %}
+Those of {{ impala }} are computed from its published scores of the same tasks.
+{% endif %}
+</p>
+{% endif %}
+"""
 
 
 def describe_runs(row: Mapping[str, Any], total: int = 0) -> str:
@@ -20,20 +81,22 @@ def describe_runs(row: Mapping[str, Any], total: int = 0) -> str:
     return f"{runs}{f' of {total}' * (total > runs)} run{'s' * (runs > 1)}, {source}"
 
 
-def content(chapter: Chapter) -> dict[str, Any]:
-    """Returns each agent's aggregates over tasks, for each way to test."""
+def write(chapter: Chapter) -> Markup:
+    """Writes each agent's aggregates over tasks, for each way to test."""
     suite = chapter.suite
-    tests = [test for final in chapter.finals if (test := _of_test(chapter, final))]
     returns = chapter.summary.query("kind == 'agent' and measure == 'return'")
-    runs = returns["runs"]
-    return {
-        "tests": tests,
-        "held_out": [task for task in suite.tasks if task in suite.test_versions],
-        "one_run": ((runs == 1) & returns["episodes"].notna()).any(),
-        "several_runs": (runs > 1).any(),
-        "from_file": returns["episodes"].isna().any(),
-        "scored": sum(task in suite.reference_scores for task in suite.tasks),
-    }
+    return render(
+        _WORDS,
+        chapter=chapter,
+        impala=IMPALA,
+        summary=SUMMARY,
+        tests=[test for final in chapter.finals if (test := _of_test(chapter, final))],
+        held_out=[task for task in suite.tasks if task in suite.test_versions],
+        one_run=((returns["runs"] == 1) & returns["episodes"].notna()).any(),
+        several_runs=(returns["runs"] > 1).any(),
+        from_file=returns["episodes"].isna().any(),
+        scored=sum(task in suite.reference_scores for task in suite.tasks),
+    )
 
 
 def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:

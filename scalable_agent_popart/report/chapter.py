@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart.report.compare import Comparison, in_words
 from scalable_agent_popart.report.drawing import Styles, styles_of
 from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.render import MAX_DRAWN, render
 from scalable_agent_popart.suites import Suite
 
 NUMBER = "%.9g"  # Nine digits are all a float32 holds.
 SUMMARY = "summary.csv"
 MAX_COLUMNS = 8  # Tasks in a table with a column for each.
-MAX_DRAWN = 60  # Tasks in a figure with a part for each; those of Atari-57 can be read.
+_FIGURE = '<p><img alt="{{ says }}" src="data:image/png;base64,{{ data }}"></p>'
 
 Draw = Callable[[pd.DataFrame], Figure]
 
@@ -59,15 +61,13 @@ class Chapter:
         agents, clippings = self.comparison.agents, self.clippings
         return styles_of([(agent.name, clippings[agent.label], agent.label) for agent in agents])
 
-    def figure(self, figure: Figure, name: str, says: str) -> dict[str, str]:
-        """Writes a figure; returns its caption, and its bytes as the page embeds them."""
+    def figure(self, figure: Figure, name: str, says: str) -> Markup:
+        """Writes a figure; returns it as the page embeds it."""
         path = self.directory / f"figures/{self.name}-{name}.png"
         figure.savefig(path, dpi=110)
-        return {"says": says, "data": base64.b64encode(path.read_bytes()).decode()}
+        return render(_FIGURE, says=says, data=base64.b64encode(path.read_bytes()).decode())
 
-    def figures(
-        self, name: str, table: pd.DataFrame, draw: Draw, says: str
-    ) -> list[dict[str, str]]:
+    def figures(self, name: str, table: pd.DataFrame, draw: Draw, says: str) -> Markup:
         """Writes a figure for each reward clipping, as in the paper; files' agents are in all."""
         drawn, clippings = [], table["agent"].map(self.clippings)
         for clipping in filter(None, clippings.unique()):
@@ -75,7 +75,7 @@ class Chapter:
             agents = in_words("reward_clipping", clipping)
             caption = f"{self.comparison.title}, {agents}: {says}"
             drawn.append(self.figure(draw(rows), f"{name}-{clipping}", caption))
-        return drawn
+        return Markup().join(drawn)
 
     def part(self, name: str, table: pd.DataFrame, draw: Draw, says: str) -> dict[str, Any] | None:
         """Writes a table and its figures; these are left out if they had too many parts.
@@ -86,7 +86,7 @@ class Chapter:
             return None
         tasks = table["task"].nunique() if "task" in table else 0
         return {
-            "figures": self.figures(name, table, draw, says) if tasks <= MAX_DRAWN else [],
+            "figures": self.figures(name, table, draw, says) if tasks <= MAX_DRAWN else "",
             "file": self.file(table, name),
             "tasks": tasks,
             "says": says,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
@@ -16,11 +17,37 @@ from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import RANDOM
 from scalable_agent_popart.report.read import Run
+from scalable_agent_popart.report.render import render
 from scalable_agent_popart.report.tables import RUN, agents_numbers, long, of_runs, recent_means
 from scalable_agent_popart.suites import Suite
 
 _POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
 _RETURNS_A_ROW = 4
+_WORDS = """
+<h3>Learning curves</h3>
+{% if scores %}
+{% call drawn(scores) %}
+A line is the mean of each task's last {{ recent }} training episodes, once every task has one.
+{% if scores.several_runs %}
+Thick lines are agents' means over runs, thin lines their runs, and areas the means' 95% intervals
+by Student's t, cut off at the axis.
+{% endif %}
+The points are in {{ link(scores.file) }}.
+{% if published %}
+Dotted lines are published final scores, in the colours of their agents.
+{% endif %}
+{% endcall %}
+{% else %}
+<p>None yet: no run has finished an episode of every task that is scored.</p>
+{% endif %}
+{% if returns %}
+{% call drawn(returns) %}
+Raw returns of each task in training
+{{- ", with lines and areas as in learning curves" if returns.several_runs else "" }}.
+The points are in {{ link(returns.file) }}.
+{% endcall %}
+{% endif %}
+"""
 
 
 def tabulate_returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFrame:
@@ -132,15 +159,12 @@ def means_over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFr
     return rows.assign(measure="mean_over_training", source="training", protocol=protocol)
 
 
-def content(chapter: Chapter) -> dict[str, Any]:
-    """Writes the figures and the tables of scores and of returns, if there are any."""
-    return {"scores": _scores(chapter), "returns": _returns(chapter)}
-
-
-def _scores(chapter: Chapter) -> dict[str, Any] | None:
+def write(chapter: Chapter) -> Markup:
+    """Writes the figures and the tables of scores, and of each task's returns."""
+    suite, styles = chapter.suite, chapter.styles
     names = list(dict.fromkeys(agent.name for agent in chapter.comparison.agents))
     final = next(final for final in chapter.finals if final.column.trained_on)
-    where = {"task": chapter.suite.headline, "protocol": final.column.name}
+    where = {"task": suite.headline, "protocol": final.column.name}
     random = agents_numbers(chapter.summary, "aggregate", kind="measured", **where)["value"]
     table = chapter.recorded["learning_curves"]
     clippings = filter(None, table["reward_clipping"].unique())
@@ -148,18 +172,16 @@ def _scores(chapter: Chapter) -> dict[str, Any] | None:
 
     def draw(rows: pd.DataFrame) -> Figure:
         (clipping,) = filter(None, rows["reward_clipping"].unique())
-        published = targets[clipping]
-        return draw_scores(rows, chapter.suite, published, chapter.styles, random)
+        return draw_scores(rows, suite, targets[clipping], styles, random)
 
-    part = chapter.part("learning-curves", table, draw, f"{chapter.headline} against frames")
-    return part and {**part, "published": any(targets.values())}
-
-
-def _returns(chapter: Chapter) -> dict[str, Any] | None:
-    """Draws each task's returns, of few tasks or of those without reference scores."""
-    known = chapter.suite.reference_scores
-    few = len(chapter.suite.tasks) <= MAX_COLUMNS
-    tasks = [task for task in chapter.suite.tasks if few or task not in known]
-    draw = functools.partial(draw_returns, styles=chapter.styles)
-    table = tabulate_returns(chapter.comparison, tasks)
-    return chapter.part("returns", table, draw, "each task's returns against frames")
+    drawn = chapter.part("learning-curves", table, draw, f"{chapter.headline} against frames")
+    # Returns are those of few tasks, or of those without reference scores.
+    few, known = len(suite.tasks) <= MAX_COLUMNS, suite.reference_scores
+    tasks = [task for task in suite.tasks if few or task not in known]
+    returns = chapter.part(
+        "returns",
+        tabulate_returns(chapter.comparison, tasks),
+        functools.partial(draw_returns, styles=styles),
+        "each task's returns against frames",
+    )
+    return render(_WORDS, scores=drawn, returns=returns, published=any(targets.values()))

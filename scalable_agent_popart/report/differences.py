@@ -1,17 +1,36 @@
 """Differences between every two agents that have several runs each."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
 from scalable_agent_popart.report.populations import OF_MEMBERS
-from scalable_agent_popart.report.render import interval, number
+from scalable_agent_popart.report.render import interval, render
 from scalable_agent_popart.report.tables import unscored, written
+
+_WORDS = """
+<h3>Differences between agents</h3>
+{{ table(heads, rows) }}
+<p>
+Differences of means over runs, in points, have 95% intervals by Welch's t. It takes runs to be
+normally distributed, with a spread for each agent. g is Hedges' effect size, the difference in
+standard deviations of runs. p is of a two-sided permutation test, in which runs change agents in
+every possible way, and is not corrected for the number of comparisons. The test takes both agents
+to have one distribution, of any shape, and so may find agents that differ in their spread alone.
+Trust a difference of means where the interval excludes 0, too. p cannot be below 0.33 with two runs
+each, 0.1 with three, 0.029 with four and 0.0079 with five. Only agents with as many frames, to a
+tenth, are compared. "Over training" compares the means of the learning curves' points. The
+probability of improvement is how often a run of the first agent beats one of the second in a task,
+averaged over tasks, with ties counted as half.
+</p>
+"""
 
 
 def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
@@ -57,8 +76,8 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, di
             yield by_agent[first], by_agent[second], about
 
 
-def content(chapter: Chapter) -> dict[str, Any] | None:
-    """Returns how far apart every two agents are that have several runs each."""
+def write(chapter: Chapter) -> Markup:
+    """Writes how far apart every two agents are that have several runs each."""
     table = chapter.summary[chapter.summary["kind"] == "difference"]
     suite, headline = chapter.suite, chapter.suite.headline
     heads = {
@@ -74,22 +93,24 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
     known = {*zip(table["measure"], table["task"], strict=True)}
     heads = {key: head for key, head in heads.items() if key in known}
     if not heads:
-        return None
+        return Markup()
 
-    def write(row: Any) -> str:
+    def cell(row: Any) -> str:
         """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
         percent = suite.normalised or row["task"] == "probability_of_improvement"
         style = ".1f" if percent and row["measure"] != "return" else ""
-        effect, p = number(row["effect"], ".1f", ""), number(row["p"], ".2g", "")
-        return interval(row, style) + (effect and f", g = {effect}") + (p and f", p = {p}")
+        effect, p = row["effect"], row["p"]
+        text = interval(row, style) + ("" if math.isnan(effect) else f", g = {effect:.1f}")
+        return text + ("" if math.isnan(p) else f", p = {p:.2g}")
 
-    rows = written(table, ["protocol", "agent", "versus"], ["measure", "task"], [*heads], write)
+    rows = written(table, ["protocol", "agent", "versus"], ["measure", "task"], [*heads], cell)
     titles = {final.column.name: final.column.title for final in chapter.finals}
     several = table["protocol"].nunique() > 1
-    return {
-        "heads": ["Agents", *["Test"] * several, *heads.values()],
-        "rows": [
+    return render(
+        _WORDS,
+        heads=["Agents", *["Test"] * several, *heads.values()],
+        rows=[
             [f"{agent} over {versus}", *[titles[protocol]] * several, *cells]
             for (protocol, agent, versus), cells in rows.items()
         ],
-    }
+    )

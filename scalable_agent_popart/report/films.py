@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import av
+from markupsafe import Markup
 
 from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.render import render
 from scalable_agent_popart.runs.directory import film_path
 from scalable_agent_popart.runs.json_lines import DAMAGE
 
@@ -18,6 +20,25 @@ _STEPS, _EVERY = 8 * 15, 3  # The first eight seconds of a film, five frames of 
 _MILLISECONDS = 200
 _MAX_WIDTH, _MAX_HEIGHT = 480, 240  # Most films become half as wide and as high.
 _QUALITY = 50
+_WORDS = """
+{% if films %}
+<h2>Films</h2>
+<p>The beginning of each film that <code>--record_video</code> has left.</p>
+{% for agent, films_of_agent in films.items() %}
+<h3>{{ agent }}</h3>
+<p>
+{% for film in films_of_agent %}
+<img alt="{{ film.says }}" loading="lazy" src="data:image/webp;base64,{{ film.data }}">
+{% endfor %}
+</p>
+{% endfor %}
+{% endif %}
+"""
+
+
+def write(comparisons: Sequence[Comparison], directory: Path, problems: list[str]) -> Markup:
+    """Writes the films of all agents, and the section that shows them, as `write_films`."""
+    return render(_WORDS, films=write_films(comparisons, directory, problems))
 
 
 def write_films(

@@ -5,21 +5,46 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, MAX_DRAWN, Chapter
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import with_ends
+from scalable_agent_popart.report.render import MAX_DRAWN, render, with_ends
 from scalable_agent_popart.report.tables import RUN, long, of_runs, written
 
 _MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
 _ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to no gradient.
 # The name that a record has for the norms of a loss's gradients.
 _LOSSES = {"policy_gradient_norm": "policy", "total_gradient_norm": "total"}
+_WORDS = """
+<h3>Gradients by task</h3>
+{% call drawn(part) %}
+Gradients of the policy's loss. Top: their median size over all of an agent's records in each
+stretch of training. Bottom: each task's part of all sizes
+{{- ", in the mean over runs, with its 95% interval shaded" if part.several_runs else "" }}.
+{% endcall %}
+{{ parts }}
+{{ table(heads, rows) }}
+<p>
+The gradient of a batch's loss is the sum of its tasks' gradients. It is taken of the policy's loss
+alone, and of the total, whose value loss reaches the shared layers as well. Size is the length of a
+task's gradient in batches with rollouts of it. Part is that length over the sum of all tasks',
+which means little where all are next to zero. Each run counts by its median size and mean part, up
+to the
+{{ frames }} frames that all runs have reached.
+{% if part.several_runs %}
+The table has the median size over runs with its range, and the mean part with its 95% interval by
+Student's t.
+{% endif %}
+Clipping to <code>--max_grad_norm</code> and RMSProp's division come later. All records are in
+{{ link(part.file) }}.
+</p>
+"""
 
 
 def tabulate(comparison: Comparison) -> pd.DataFrame:
@@ -124,31 +149,32 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
 
 
-def content(chapter: Chapter) -> dict[str, Any] | None:
-    """Writes figures and the table of gradients; returns what the template is given."""
+def write(chapter: Chapter) -> Markup:
+    """Writes the figures and the table of gradients, if there are any."""
     table = chapter.recorded["gradients"]
     part = chapter.part("gradients", table, draw, "size of tasks' policy gradients")
     if part is None:
-        return None
+        return Markup()
     of_agents = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
-    parts = of_agents[of_agents["measure"] == "policy_gradient_part"]
-    part["parts"] = []
+    parts, figures = of_agents[of_agents["measure"] == "policy_gradient_part"], Markup()
     if MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN:
         bars = functools.partial(draw_parts, styles=chapter.styles)
         says = "mean part of each task in the policy gradient"
-        part["parts"] = chapter.figures("gradient-parts", parts, bars, says)
+        figures = chapter.figures("gradient-parts", parts, bars, says)
     heads = {
         f"{loss}_gradient_{name}": f"{loss} loss: {head}"
         for loss in table["loss"].unique()
         for name, head in (("size", "size (median)"), ("part", "part of all sizes (mean)"))
     }
     rows = written(of_agents, ["agent", "task"], "measure", [*heads], _write)
-    return {
-        **part,
-        "heads": ["Agent", "Task", *heads.values()],
-        "rows": [[*key, *cells] for key, cells in rows.items()],
-        "frames": f"{of_agents['most_frames'].max():,}",
-    }
+    return render(
+        _WORDS,
+        part=part,
+        parts=figures,
+        heads=["Agent", "Task", *heads.values()],
+        rows=[[*key, *cells] for key, cells in rows.items()],
+        frames=f"{of_agents['most_frames'].max():,}",
+    )
 
 
 def _write(entry: Any) -> str:

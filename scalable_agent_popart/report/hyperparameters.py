@@ -1,13 +1,23 @@
 """The flags that shape learning: those by which agents differ, and those they share."""
 
-from typing import Any
+from markupsafe import Markup
 
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import experiment
+from scalable_agent_popart.report.render import render
+
+_WORDS = """
+<details><summary>Hyperparameters</summary>
+{% if rows %}
+{{ table(heads, rows) }}
+{% endif %}
+<p>All agents have {% for flag in shared %}<code>{{ flag }}</code> {% endfor %}</p>
+</details>
+"""
 
 
-def content(chapter: Chapter) -> dict[str, Any]:
-    """Returns the flags that shape learning: those that differ, by agent, and the others."""
+def write(chapter: Chapter) -> Markup:
+    """Writes the flags that shape learning: those that differ, by agent, and the others."""
     first = {agent.label: agent.runs[0] for agent in chapter.comparison.agents}
     flags = {label: experiment(run) for label, run in first.items() if not run.from_file}
     rows, shared = [], []
@@ -17,4 +27,4 @@ def content(chapter: Chapter) -> dict[str, Any]:
             rows.append([name, *values])
         elif name != "dataset_path":  # Few levels show images, so it hardly matters.
             shared.append(f"--{name}={values[0]}")
-    return {"heads": ["Flag", *flags], "rows": rows, "shared": shared}
+    return render(_WORDS, heads=["Flag", *flags], rows=rows, shared=shared)

@@ -4,20 +4,37 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_DRAWN, SUMMARY, Chapter
+from scalable_agent_popart.report.chapter import SUMMARY, Chapter
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores
-from scalable_agent_popart.report.render import interval, number
+from scalable_agent_popart.report.render import MAX_DRAWN, interval, render
 from scalable_agent_popart.report.tables import unscored, written
 from scalable_agent_popart.suites import Suite
 
 _MAX_LEVELS_A_PANEL = 32
 _MANY = 20  # So many levels are sorted by score; fewer keep the suite's order.
+_WORDS = """
+<h3>{{ "Scores by level, " ~ title }}</h3>
+{% if agent %}
+{% call drawn(part) %}
+Thin lines are 95% intervals, as those in brackets. They are cut off at the axis, which is chosen
+for bars and runs.
+{% if several_runs %}
+Dots are the lowest and the highest run of an agent with several.
+{% endif %}
+{% if sorted %}
+Levels are in the order of the scores of {{ agent }}.
+{% endif %}
+{% endcall %}
+{% endif %}
+{{ table(heads, rows) }}
+"""
 
 
 def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
@@ -63,47 +80,46 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-def content(chapter: Chapter) -> list[dict[str, Any]]:
-    """Draws scores by level for each way to test; returns what the template is given."""
-    return [part for final in chapter.finals if (part := _of_test(chapter, final))]
+def write(chapter: Chapter) -> Markup:
+    """Writes the figure and the table of scores by level, for each way to test."""
+    return Markup().join(_write_test(chapter, final) for final in chapter.finals)
 
 
-def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
+def _write_test(chapter: Chapter, final: FinalScores) -> Markup:
     protocol, title, summary = final.column.name, final.column.title, chapter.summary
     table = summary[summary["protocol"] == protocol]
     table = table[table["kind"].isin(["agent", "published"])]
     table = table[(table["measure"] == "normalised") | unscored(table)]
     if not (table["kind"] == "agent").any():  # Nothing is final yet.
-        return None
+        return Markup()
 
-    def write(entry: Any) -> str:
+    def cell(entry: Any) -> str:
         unit = "" if entry["measure"] == "return" else chapter.suite.unit
         if entry["kind"] == "agent" and entry["runs"] > 1:
             return interval(entry, unit=unit)
-        return number(entry["value"], scores.score_style(unit, entry["value"])) + unit
+        return f"{entry['value']:{scores.score_style(unit, entry['value'])}}{unit}"
 
     normalised = table[table["measure"] == "normalised"]
     remarks = dict.fromkeys(table.loc[table["measure"] == "return", "task"], "return")
     remarks |= table.dropna(subset="remark").set_index("task")["remark"].to_dict()
     agents = list(dict.fromkeys(table["agent"]))
-    rows = written(table, ["task"], "agent", agents, write)
+    rows = written(table, ["task"], "agent", agents, cell)
     ours = normalised.loc[normalised["kind"] == "agent", "agent"]
-    says, figures = f"{chapter.suite.score_name} of each level, {title}", []
+    says, figures = f"{chapter.suite.score_name} of each level, {title}", Markup()
     if len(ours) and normalised["task"].nunique() <= MAX_DRAWN:
         figure = draw(normalised, chapter.suite, chapter.styles)
-        figures = [chapter.figure(figure, f"levels-{protocol}", says)]
-    return {
-        "title": title,
-        "heads": ["Level", *agents],
-        "rows": [
+        figures = chapter.figure(figure, f"levels-{protocol}", says)
+    tasks = normalised["task"].nunique()
+    return render(
+        _WORDS,
+        title=title,
+        heads=["Level", *agents],
+        rows=[
             [f"{task} ({remarks[task]})" if task in remarks else task, *cells]
             for (task,), cells in rows.items()
         ],
-        "agent": ours.iloc[-1] if len(ours) else None,
-        "sorted": normalised["task"].nunique() >= _MANY,
-        "several_runs": (table["runs"] > 1).any(),
-        "figures": figures,
-        "tasks": normalised["task"].nunique(),
-        "says": says,
-        "file": SUMMARY,
-    }
+        agent=ours.iloc[-1] if len(ours) else None,
+        sorted=tasks >= _MANY,
+        several_runs=(table["runs"] > 1).any(),
+        part={"figures": figures, "tasks": tasks, "says": says, "file": SUMMARY},
+    )

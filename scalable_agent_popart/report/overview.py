@@ -1,13 +1,88 @@
-"""Two sentences that say which runs are compared, and what their scores mean."""
+"""The runs of a report, and two sentences that say which are compared and what scores mean."""
 
-from typing import Any
+from collections.abc import Sequence
 
+import pandas as pd
+from markupsafe import Markup
+
+from scalable_agent_popart.errors import one_line
 from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.render import short
+from scalable_agent_popart.report.compare import Agent
+from scalable_agent_popart.report.read import Run
+from scalable_agent_popart.report.render import render, short
+
+_RUNS = """
+<details><summary>{{ "Runs: " ~ rows | length }}</summary>
+{% set heads = ["Agent", "Run", "Seed", "Frames", "Episodes", "Tests", "Dates (UTC)"] %}
+{{ table(heads + ["Revision", "Device"], rows) }}
+{% if populations %}
+<p>
+A population is one run: the line of descent of its best member's weights through all copies. It
+counts the frames that these weights have learned from, those of one instance of the population.
+</p>
+{% endif %}
+</details>
+"""
+_WORDS = """
+{% set suite = chapter.suite %}
+<p>
+{{ "This compares" if agents | length > 1 else "This shows" }} {{ agents | join("; ") }}
+on {{ suite.tasks | length }} task{{ "s" if suite.tasks | length > 1 else "" }}.
+{% if suite.normalised %}
+0% is the return of random play
+{%- if chapter.comparison.measured_zero %}
+ as measured with the agent's own actions
+{%- elif chapter.published %}
+ in the papers
+{%- endif %}
+, and 100% is {{ suite.full_score }}
+{%- if chapter.published %}
+; the published scores were reached after {{ published_frames }} frames over all
+{{ suite.reference_scores | length }} tasks
+{%- endif %}
+.
+{% else %}
+Scores are raw returns, as this suite has no random and human scores.
+{% endif %}
+</p>
+"""
 
 
-def content(chapter: Chapter) -> dict[str, Any]:
-    """Returns the agents with their runs and frames, and the frames of published scores."""
+def write_runs(runs: Sequence[tuple[Agent, Run]]) -> Markup:
+    """Writes the list of all runs of a report."""
+    populations = any(run.population for _, run in runs)
+    rows = [_describe(agent.label, run) for agent, run in runs]
+    return render(_RUNS, rows=rows, populations=populations)
+
+
+def _describe(label: str, run: Run) -> list[str | int]:
+    """Returns a run's row in the list of runs."""
+    place = Markup("<code>{}</code>").format(one_line(str(run.path)))
+    if run.from_file:
+        return [label, place, run.seed, short(run.frames), *[""] * 5]
+    if run.population:
+        place += run.population.description
+    times = run.numbers("metrics", ["time"])["time"]
+    dates = "not recorded"
+    if len(times):
+        ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")
+        first, last = (f"{time:%Y-%m-%d %H:%M}" for time in ends)
+        dates = f"{first} to {last.removeprefix(first[:11])}"
+    return [
+        label,
+        place,
+        run.seed,
+        f"{short(run.frames)} of {short(run.config.total_environment_frames)}",
+        f"{len(run.logs['episodes']):,}",
+        ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
+        dates,
+        run.record.git_revision or "not recorded",
+        run.record.device or "not recorded",
+    ]
+
+
+def write(chapter: Chapter) -> Markup:
+    """Writes the agents with their runs and frames, and the frames of published scores."""
     agents = []
     for agent in chapter.comparison.agents:
         frames = [run.budgeted(run.frames) for run in agent.runs]
@@ -15,5 +90,5 @@ def content(chapter: Chapter) -> dict[str, Any]:
         count = f"{len(agent.runs)} run{'s' * (len(agent.runs) > 1)}"
         agents.append(f"{agent.label} ({count}, {' to '.join(ends)} frames)")
     # By default a suite's runs are as long as the papers'.
-    frames_of_papers = short(chapter.suite.total_frames) if chapter.published else ""
-    return {"agents": agents, "published_frames": frames_of_papers}
+    published_frames = short(chapter.suite.total_frames)
+    return render(_WORDS, chapter=chapter, agents=agents, published_frames=published_frames)

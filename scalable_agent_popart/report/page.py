@@ -4,16 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
-from markupsafe import Markup
 
 from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.report import (
     aggregates,
     curves,
     differences,
+    films,
     gradients,
     hyperparameters,
     levels,
@@ -23,28 +23,54 @@ from scalable_agent_popart.report import (
     progress,
     statistics,
 )
-from scalable_agent_popart.report.chapter import MAX_DRAWN, NUMBER, SUMMARY, Chapter
+from scalable_agent_popart.report.chapter import NUMBER, SUMMARY, Chapter
 from scalable_agent_popart.report.compare import Comparison, compare
-from scalable_agent_popart.report.films import write_films
-from scalable_agent_popart.report.final_scores import (
-    IMPALA,
-    FinalScores,
-    columns,
-    with_measured_zero,
-)
-from scalable_agent_popart.report.read import Population, Run, read_runs
-from scalable_agent_popart.report.render import interval, render_report, short
+from scalable_agent_popart.report.final_scores import FinalScores, columns, with_measured_zero
+from scalable_agent_popart.report.read import read_runs
+from scalable_agent_popart.report.render import interval, render
 from scalable_agent_popart.report.scores_files import add_agents
 from scalable_agent_popart.report.summary import recorded, summarise
 from scalable_agent_popart.report.tables import agents_numbers
-from scalable_agent_popart.scores import RECENT_EPISODES
 from scalable_agent_popart.suites import Suite
 
-# The sections of a chapter in the order of the page; each has a template of the same name.
+# The sections of a chapter in the order of the page.
 _SECTIONS = (
     overview, curves, statistics, aggregates, differences, levels, gradients, populations, progress,
     hyperparameters, profiles,
 )  # fmt: skip
+_PAGE = """
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{{ title }}</title>
+<style>
+body { font: 16px/1.5 sans-serif; max-width: 85rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; font-size: 0.85rem; display: block; }
+table { overflow-x: auto; }
+td, p code { white-space: nowrap; }
+td:last-child { white-space: normal; min-width: 8rem; }
+summary { font-size: 1.17em; font-weight: bold; cursor: pointer; }
+th, td { border: 1px solid #ccc; padding: 0.25rem 0.6rem; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+th { background: #f2f2f2; }
+img { max-width: 100%; }
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+{{ runs }}
+{{ lines("Skipped, or doubtful:", skipped) }}
+{% for heading, sections in chapters %}
+<h2>{{ heading }}</h2>
+{% for section in sections %}
+{{ section }}
+{% endfor %}
+{% endfor %}
+{{ films }}
+</body>
+</html>
+"""
 
 
 class Written(NamedTuple):
@@ -95,22 +121,19 @@ def write_report(
         summary = summary.set_index("comparison")
         summary.to_csv(directory / SUMMARY, errors="replace", float_format=NUMBER)
         published = any(chapter.published for chapter in chapters)
-        compared = [run for comparison in comparisons for run in comparison.runs]
-        content = {
-            "title": "Comparison with the published results" if published else "Results",
-            "runs": [_describe(agent.label, run) for agent, run in compared],
-            "populations": any(run.population for _, run in compared),
-            "skipped": skipped,
-            "chapters": [(chapter, _sections(chapter)) for chapter in chapters],
-            "films": write_films(comparisons, directory, skipped),
-            "summary": SUMMARY,
-            "recent": RECENT_EPISODES,
-            "most_drawn": MAX_DRAWN,
-            "impala": IMPALA,
-        }
+        page = render(
+            _PAGE,
+            title="Comparison with the published results" if published else "Results",
+            runs=overview.write_runs([run for each in comparisons for run in each.runs]),
+            chapters=[
+                (chapter.comparison.title, [section.write(chapter) for section in _SECTIONS])
+                for chapter in chapters
+            ],
+            films=films.write(comparisons, directory, skipped),
+            skipped=skipped,
+        )
         # Names of files need not be text.
-        file = directory / "report.html"
-        file.write_text(render_report(content), encoding="utf-8", errors="replace")
+        (directory / "report.html").write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(
             f"--report_dir={report_dir} cannot be written to ({error}); give another one"
@@ -136,47 +159,6 @@ def _chapters(comparisons: Sequence[Comparison], directory: Path) -> list[Chapte
         logs = recorded(comparison)
         chapters.append(Chapter(comparison, finals, logs, summarise(finals, logs), name, directory))
     return chapters
-
-
-def _sections(chapter: Chapter) -> dict[str, Any]:
-    """Writes the figures and tables of each section; returns what its template is given."""
-    return {section.__name__.rpartition(".")[2]: section.content(chapter) for section in _SECTIONS}
-
-
-def _describe(label: str, run: Run) -> list[Any]:
-    """Returns a run's row in the table of runs."""
-    where = one_line(str(run.path)), _describe_population(run.population)
-    place = Markup("<code>{}</code>{}").format(*where)
-    if run.from_file:
-        return [label, place, run.seed, short(run.frames), *[""] * 5]
-    times = run.numbers("metrics", ["time"])["time"]
-    dates = "not recorded"
-    if len(times):
-        ends = pd.to_datetime(times.agg(["min", "max"]), unit="s")
-        first, last = (f"{time:%Y-%m-%d %H:%M}" for time in ends)
-        dates = f"{first} to {last.removeprefix(first[:11])}"
-    return [
-        label,
-        place,
-        run.seed,
-        f"{short(run.frames)} of {short(run.config.total_environment_frames)}",
-        f"{len(run.logs['episodes']):,}",
-        ", ".join(sorted({test.starts for test in run.evaluations})) or "none yet",
-        dates,
-        run.record.git_revision or "not recorded",
-        run.record.device or "not recorded",
-    ]
-
-
-def _describe_population(population: Population | None) -> str:
-    """Describes a run that is a population, in words; empty if it is none."""
-    if population is None:
-        return ""
-    size = population.best.config.population_size
-    waiting = size - len(population.members)
-    return f", population of {size}, best: {population.best.name}" + (
-        f", {waiting} not begun" if waiting else ""
-    )
 
 
 def _outcome(chapter: Chapter) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Agent, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
 from scalable_agent_popart.report.read import Member, Population, Run
+from scalable_agent_popart.report.render import render
 from scalable_agent_popart.report.tables import RUN_COLUMNS, columns_of
 
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
@@ -24,6 +26,19 @@ _GREY = "#B0B0B0"
 _MAX_SEGMENTS = 12  # Segments of an ancestry that the page names.
 # Measures of a population's members in the summary.
 OF_MEMBERS = ("best_member", "median_member", "worst_member")
+_WORDS = """
+<h3>Population-based training in <code>{{ path }}</code></h3>
+{{ figure }}
+<p>
+The ancestry of {{ ancestry }}. All of it is in {{ link(ancestries_file) }}.
+</p>
+{{ table(heads, rows) }}
+<p>
+Scores are mean capped, of each task's last {{ recent }} training episodes; hyperparameters are the
+present ones. All members together have processed {{ frames }} frames. Every comparison is in
+{{ link(events_file) }}.
+</p>
+"""
 
 
 def find(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
@@ -183,27 +198,31 @@ def _ancestry(curve: pd.DataFrame, first: int, end: int, flag: str | None) -> pd
     return values[(copied & (frames == first)) | (~copied & (frames > first) & (frames <= end))]
 
 
-def content(chapter: Chapter) -> list[dict[str, Any]]:
-    """Writes a figure of each population, and tables; returns what the template is given."""
+def write(chapter: Chapter) -> Markup:
+    """Writes a figure and a table of each population, and the files of all."""
     populations = find(chapter.comparison)
     if not populations:
-        return []
+        return Markup()
     says = f"{chapter.comparison.title}: hyperparameters and fitness of a population's members"
-    files = {
-        "events_file": chapter.file(events(chapter.comparison), "populations"),
-        "ancestries_file": chapter.file(ancestries(chapter.comparison), "ancestries"),
-    }
-    return [
-        {
-            "path": population.directory.path,
-            "figure": chapter.figure(draw(population), f"population-{number}", says),
-            "ancestry": _describe_ancestry(population),
-            **_tabulate_members(population),
-            "frames": f"{sum(member.frames for member in population.members.values()):,}",
-            **files,
-        }
-        for number, (*_, population) in enumerate(populations, start=1)
-    ]
+    events_file = chapter.file(events(chapter.comparison), "populations")
+    ancestries_file = chapter.file(ancestries(chapter.comparison), "ancestries")
+    parts = []
+    for number, (*_, population) in enumerate(populations, start=1):
+        heads, rows = _tabulate_members(population)
+        parts.append(
+            render(
+                _WORDS,
+                path=population.directory.path,
+                figure=chapter.figure(draw(population), f"population-{number}", says),
+                ancestry=_describe_ancestry(population),
+                heads=heads,
+                rows=rows,
+                frames=f"{sum(member.frames for member in population.members.values()):,}",
+                events_file=events_file,
+                ancestries_file=ancestries_file,
+            )
+        )
+    return Markup().join(parts)
 
 
 def _describe_ancestry(population: Population) -> str:
@@ -218,7 +237,7 @@ def _describe_ancestry(population: Population) -> str:
     return f"{population.best.name}, through {count}, by frames of each member's own: {way}"
 
 
-def _tabulate_members(population: Population) -> dict[str, Any]:
+def _tabulate_members(population: Population) -> tuple[list[str], list[list[Any]]]:
     """Returns the heads and the rows of the table of members, the fittest first."""
     config, rows = population.best.config, []
     for member in sorted(population.members.values(), key=lambda m: m.rank, reverse=True):
@@ -234,4 +253,4 @@ def _tabulate_members(population: Population) -> dict[str, Any]:
             *(f"{values[name]:.3g}" if name in values else "" for name in config.tuned),
         ])  # fmt: skip
     heads = ["Member", "Score", "Frames", "Comparisons", "Copies", *config.tuned]
-    return {"heads": heads, "rows": rows}
+    return heads, rows

@@ -1,16 +1,26 @@
 """Score profiles: in what part of the tasks an agent exceeds each score."""
 
 import functools
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
+from scalable_agent_popart.report.render import render
 from scalable_agent_popart.suites import Suite
+
+_WORDS = """
+<h3>Score profiles</h3>
+{{ figures }}
+<p>
+The part of tasks whose score exceeds τ, from all of them at the left to none at the right
+{{- ", with lines and areas as in learning curves" if several_runs else "" }}.
+</p>
+"""
 
 
 def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
@@ -34,13 +44,13 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-def content(chapter: Chapter) -> dict[str, Any] | None:
-    """Draws the profiles of each way to test, if there are several tasks with scores."""
+def write(chapter: Chapter) -> Markup:
+    """Writes the profiles of each way to test, if there are several tasks with scores."""
     suite, summary = chapter.suite, chapter.summary
     of_runs = summary[(summary["kind"] == "run") & (summary["measure"] == "normalised")]
     if not suite.normalised or len(suite.tasks) == 1 or not len(of_runs):
-        return None
-    figures = []
+        return Markup()
+    figures = Markup()
     for final in chapter.finals:
         name, title = final.column.name, final.column.title
         if len(table := of_runs[of_runs["protocol"] == name]):
@@ -48,4 +58,4 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
             says = f"share of tasks above each score, {title}"
             figures += chapter.figures(f"profiles-{name}", table, drawn, says)
     several_runs = of_runs.groupby("agent")["run"].nunique().max() > 1
-    return {"figures": figures, "several_runs": several_runs}
+    return render(_WORDS, figures=figures, several_runs=several_runs)

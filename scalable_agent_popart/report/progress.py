@@ -1,20 +1,26 @@
 """Training progress: speed, memory and entropy of runs, and tasks' shares of their batches."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import number
+from scalable_agent_popart.report.render import render
 from scalable_agent_popart.report.tables import RUN, long, of_runs, written
 
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 # The heads and the styles of a run's measures.
 _HEADS = ["Frames/s (median)", "Memory, at most (MiB)", "Entropy (median, nats)"]
 _STYLES = {"frames_per_second": ",.0f", "memory_mib": ",.0f", "entropy": ".3g"}
+_WORDS = """
+<details><summary>Training progress</summary>
+{{ table(heads, rows) }}
+<p>All of it is in {{ link(file) }}.</p>
+{{ lines("Records that do not count here, in statistics and in gradients:", behind) }}
+</details>
+"""
 
 
 def tabulate(comparison: Comparison) -> pd.DataFrame:
@@ -66,15 +72,15 @@ def summarise_batches(table: pd.DataFrame) -> pd.DataFrame:
     return shares.reset_index().assign(measure="batch_share")
 
 
-def content(chapter: Chapter) -> dict[str, Any] | None:
-    """Writes the table of progress; returns what the template is given."""
+def write(chapter: Chapter) -> Markup:
+    """Writes the table of progress, and the section, if there are records."""
     progress = chapter.recorded["progress"]
     if not len(progress):
-        return None
+        return Markup()
     by_run = chapter.summary[chapter.summary["kind"] == "run"]
     cells = written(
         by_run.drop_duplicates(["run", "measure"]), RUN, "measure", [*_STYLES],
-        lambda entry: number(entry["value"], _STYLES[entry["measure"]]),
+        lambda entry: f"{entry['value']:{_STYLES[entry['measure']]}}",
     )  # fmt: skip
     shares = by_run[by_run["measure"] == "batch_share"].groupby("run")["value"]
     share_of = {
@@ -90,9 +96,6 @@ def content(chapter: Chapter) -> dict[str, Any] | None:
         for agent, run in chapter.comparison.runs
         if (agent, run) not in chapter.comparison.even_runs
     ]
-    return {
-        "heads": ["Agent", "Seed", *_HEADS, *head_of_shares],
-        "rows": rows,
-        "file": chapter.file(progress, "progress"),
-        "behind": behind,
-    }
+    heads = ["Agent", "Seed", *_HEADS, *head_of_shares]
+    file = chapter.file(progress, "progress")
+    return render(_WORDS, heads=heads, rows=rows, file=file, behind=behind)

@@ -66,6 +66,13 @@ class Population:
     best: Member  # The highest score among those with episodes of the most tasks.
     segments: tuple[Segment, ...]  # The best one's ancestry, oldest first.
 
+    @property
+    def description(self) -> str:
+        size = self.best.config.population_size
+        waiting = size - len(self.members)
+        not_begun = f", {waiting} not begun" if waiting else ""
+        return f", population of {size}, best: {self.best.name}{not_begun}"
+
     def end(self, segment: Segment) -> int:
         """Returns the last known frame of a segment."""
         return self.members[segment.member].frames if segment.last is None else segment.last

@@ -1,10 +1,10 @@
 """PopArt's statistics: each task's shift and scale over training."""
 
 import functools
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
@@ -13,12 +13,24 @@ from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import interval
+from scalable_agent_popart.report.render import interval, render
 from scalable_agent_popart.report.tables import RUN, long, of_runs, recent_means
 
 _LARGE = 30  # A target of more sigmas is large.
 _STATISTICS_A_ROW = 6
 _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
+_WORDS = """
+<h3>Normalisation statistics</h3>
+{{ scales }}
+<p>
+Each task's scale &sigma;, and at the right what it is at the end
+{{- ": means over runs, with 95% intervals by Student's t" if part.several_runs else "" }}.
+</p>
+{% call drawn(part) %}
+Top: each task's shift, with its scale shaded around it. Bottom: the mean of its last {{ recent }}
+raw returns. The numbers are in {{ link(part.file) }}.
+{% endcall %}
+"""
 
 
 def tabulate(comparison: Comparison) -> pd.DataFrame:
@@ -122,12 +134,12 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return long(table.groupby([*RUN, "task"], sort=False).agg(reduced), "measure")
 
 
-def content(chapter: Chapter) -> dict[str, Any] | None:
-    """Writes figures and the table of statistics; returns what the template is given."""
+def write(chapter: Chapter) -> Markup:
+    """Writes the figures and the table of statistics, if there are any."""
     table = chapter.recorded["statistics"]
     says = "top: shift and scale by task, bottom: returns"
     part = chapter.part("statistics", table, functools.partial(draw, styles=chapter.styles), says)
     if part is None:
-        return None
+        return Markup()
     says = "scales of all tasks next to each other"
-    return {**part, "scales": chapter.figures("scales", table, draw_scales, says)}
+    return render(_WORDS, part=part, scales=chapter.figures("scales", table, draw_scales, says))
