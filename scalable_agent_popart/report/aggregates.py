@@ -7,10 +7,16 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from scalable_agent_popart.report.chapter import SUMMARY, Chapter
+from scalable_agent_popart.report.chapter import (
+    SUMMARY,
+    Chapter,
+    agents_numbers,
+    interval,
+    render,
+    short,
+    written,
+)
 from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores
-from scalable_agent_popart.report.render import interval, render, short
-from scalable_agent_popart.report.tables import agents_numbers, written
 
 _WORDS = """
 {% set suite = chapter.suite %}

@@ -1,25 +1,72 @@
-"""A comparison's part of a report: what its sections are computed from, and where they write."""
+"""A comparison's part of a report: what its sections are computed from, and how they write it."""
 
 import base64
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from scalable_agent_popart import scores
+from scalable_agent_popart.errors import one_line
 from scalable_agent_popart.report.compare import Comparison, in_words
 from scalable_agent_popart.report.drawing import Styles, styles_of
 from scalable_agent_popart.report.final_scores import FinalScores
-from scalable_agent_popart.report.render import MAX_DRAWN, render
 from scalable_agent_popart.suites import Suite
 
 NUMBER = "%.9g"  # Nine digits are all a float32 holds.
 SUMMARY = "summary.csv"
 MAX_COLUMNS = 8  # Tasks in a table with a column for each.
+MAX_DRAWN = 60  # Tasks in a figure with a part for each; those of Atari-57 can be read.
+_MACROS = """
+{% macro link(file) %}<a href="{{ file }}"><code>{{ file }}</code></a>{% endmacro %}
+{% macro lines(head, texts) %}
+{% if texts %}
+<p>{{ head }}</p>
+<ul>
+{% for text in texts %}
+<li><code>{{ text }}</code></li>
+{% endfor %}
+</ul>
+{% endif %}
+{% endmacro %}
+{% macro table(heads, rows) %}
+<table>
+<thead><tr>{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody>
+</table>
+{% endmacro %}
+{% macro drawn(part) %}
+{# Shows figures and what is called with, or names the figure that has too many parts. #}
+{% if part.tasks > most_drawn %}
+<p>
+The figure "{{ part.says }}" is left out. It would have a part for each of {{ part.tasks }} tasks,
+and with more than {{ most_drawn }} it cannot be read. Its numbers are in {{ link(part.file) }}.
+</p>
+{% else %}
+{{ part.figures }}
+<p>{{ caller() }}</p>
+{% endif %}
+{% endmacro %}
+"""
 _FIGURE = '<p><img alt="{{ says }}" src="data:image/png;base64,{{ data }}"></p>'
+_ENVIRONMENT = jinja2.Environment(
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    finalize=lambda value: value if isinstance(value, Markup) else one_line(str(value)),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals |= {"recent": scores.RECENT_EPISODES, "most_drawn": MAX_DRAWN}
 
 Draw = Callable[[pd.DataFrame], Figure]
 
@@ -69,13 +116,13 @@ class Chapter:
 
     def figures(self, name: str, table: pd.DataFrame, draw: Draw, says: str) -> Markup:
         """Writes a figure for each reward clipping, as in the paper; files' agents are in all."""
-        drawn, clippings = [], table["agent"].map(self.clippings)
+        drawn, clippings = Markup(), table["agent"].map(self.clippings)
         for clipping in filter(None, clippings.unique()):
-            rows = table[clippings.isin([clipping, ""])]
+            figure = draw(table[clippings.isin([clipping, ""])])
             agents = in_words("reward_clipping", clipping)
             caption = f"{self.comparison.title}, {agents}: {says}"
-            drawn.append(self.figure(draw(rows), f"{name}-{clipping}", caption))
-        return Markup().join(drawn)
+            drawn += self.figure(figure, f"{name}-{clipping}", caption)
+        return drawn
 
     def part(self, name: str, table: pd.DataFrame, draw: Draw, says: str) -> dict[str, Any] | None:
         """Writes a table and its figures; these are left out if they had too many parts.
@@ -99,3 +146,68 @@ class Chapter:
         path = self.directory / file
         table.to_csv(path, index=False, errors="replace", float_format=NUMBER)
         return file
+
+
+def render(template: str, **values: Any) -> Markup:
+    """Renders a template as HTML with the macros; anybody's text is shown as it is."""
+    return Markup(_ENVIRONMENT.from_string(_MACROS + template).render(values))
+
+
+def interval(row: Mapping[str, Any], style: str = "", unit: str = "") -> str:
+    """Writes a row's value, with its 95% interval where that is known.
+
+    By default the digits are those of `scores.score_style`.
+    """
+    low, high = row["low"], row["high"]
+    style = style or scores.score_style(unit, row["value"], low, high)
+    text = f"{row['value']:{style}}{unit}"
+    if math.isnan(low):
+        return text
+    if row.get("kind") == "agent" and row["runs"] == 1:  # It is a bootstrap over episodes.
+        return f"{text} {scores.write_interval(low, high, style)}"
+    return f"{text} [{low:{style}}, {high:{style}}]"
+
+
+def short(count: float) -> str:
+    """Writes a count with three digits at most."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= 0.9995 * unit:  # A little less is rounded to it.
+            return f"{count / unit:.3g}{letter}"
+    return f"{count:.0f}"
+
+
+def long(wide: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Makes a row of each value that is known, with its column's name in the column `name`."""
+    return wide.melt(var_name=name, ignore_index=False).dropna(subset="value").reset_index()
+
+
+def agents_numbers(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:
+    """Selects agents' numbers of a measure, over all their runs or published, and random play's."""
+    rows = ~summary["kind"].isin(["difference", "run"]) & (summary["measure"] == measure)
+    for name, value in where.items():
+        rows &= summary[name] == value
+    return summary[rows]
+
+
+def unscored(table: pd.DataFrame) -> pd.Series:
+    """Marks the returns of tasks without normalised scores."""
+    scored = table.loc[table["measure"] == "normalised", "task"]
+    return (table["measure"] == "return") & ~table["task"].isin(scored)
+
+
+def written(
+    table: pd.DataFrame,
+    rows: list[str],
+    column: Any,
+    names: Sequence[Any],
+    write: Callable[[Any], str],
+) -> dict[tuple, list[str]]:
+    """Writes a table's numbers: a row by the values of `rows`, with a cell for each of `names`.
+
+    A name is the value of a column, or of several. A cell without a number is empty.
+    """
+    lines = {}
+    for key, group in table.groupby(rows, sort=False):
+        entries = group.set_index(column, drop=False).to_dict("index")
+        lines[key] = [write(entries[name]) if name in entries else "" for name in names]
+    return lines

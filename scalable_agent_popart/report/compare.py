@@ -1,14 +1,18 @@
 """Groups runs into agents, which differ by their seeds, and agents into comparisons."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pandas as pd
 
 from scalable_agent_popart.report.read import Run
 from scalable_agent_popart.suites import Suite
 
 MIN_PART_OF_FRAMES = 0.9  # A run with fewer of the farthest run's frames is not compared.
+RUN = ["agent", "run", "seed"]
+RUN_COLUMNS = ["agent", "reward_clipping", "run", "seed"]
 # Agents in the order of the paper; any other comes after them.
 _ORDER = ("IMPALA", "MultiHead-IMPALA", "PopArt-IMPALA", "Pixel-IMPALA", "Pixel-PopArt-IMPALA")
 # The words for the values of flags by which the paper tells variants of an agent apart.
@@ -54,6 +58,20 @@ class Comparison:
             if run.frames >= MIN_PART_OF_FRAMES * max(other.frames for other in agent.runs)
         ]
 
+    def tabulate(
+        self, read: Callable[[Run], pd.DataFrame], every_run: bool = False
+    ) -> pd.DataFrame:
+        """Makes one table of what `read` finds in each of the even runs, or in every run.
+
+        Its rows begin with `RUN_COLUMNS`.
+        """
+        parts = []
+        for agent, run in self.runs if every_run else self.even_runs:
+            table = read(run)
+            parts.append(table.assign(**columns_of(agent, run))[[*RUN_COLUMNS, *table]])
+        # Empty tables have no types that mean anything.
+        return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
     @property
     def title(self) -> str:
         """Names the benchmark, and what part of it is compared."""
@@ -64,6 +82,12 @@ class Comparison:
         if not set(tasks) <= set(known):
             return f"Levels that are no part of {self.suite.title}, or not only: {named}"
         return f"{self.suite.title}, a subset of {len(tasks)} of {len(known)} tasks: {named}"
+
+
+def columns_of(agent: Agent, run: Run) -> dict[str, Any]:
+    """Returns what each row of a run has in its `RUN_COLUMNS`."""
+    values = (agent.label, run.config.reward_clipping, str(run.path), run.seed)
+    return dict(zip(RUN_COLUMNS, values, strict=True))
 
 
 def compare(runs: Sequence[Run], suite: Suite | None) -> tuple[list[Comparison], list[str]]:

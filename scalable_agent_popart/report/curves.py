@@ -12,13 +12,11 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
-from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, agents_numbers, long, render
+from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import RANDOM
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import render
-from scalable_agent_popart.report.tables import RUN, agents_numbers, long, of_runs, recent_means
 from scalable_agent_popart.suites import Suite
 
 _POINTS = 200  # Points of a learning curve, from the start to the end of the longest run.
@@ -56,10 +54,10 @@ def tabulate_returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFra
     def read(run: Run) -> pd.DataFrame:
         recent = _curves(comparison, run, tasks)
         # The values' name must be no task's, so it is a number at first.
-        table = recent.melt(var_name="task", value_name=0, ignore_index=False)
-        return table.dropna().reset_index().rename(columns={0: "return"})
+        table = recent.melt(var_name="task", value_name=0, ignore_index=False).dropna()
+        return table.reset_index().rename(columns={0: "return"})[["task", "frames", "return"]]
 
-    return of_runs(comparison.runs, ["task", "frames", "return"], read)
+    return comparison.tabulate(read, every_run=True)
 
 
 def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
@@ -68,13 +66,14 @@ def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
     tasks = [task for task in comparison.suite.tasks if task in references]
 
     def read(run: Run) -> pd.DataFrame:
+        if not tasks:
+            return pd.DataFrame(columns=["frames", *scores.Aggregate._fields])
         recent = _curves(comparison, run, tasks).dropna()
         normalised = [scores.normalise(recent[t].to_numpy(), references[t]) for t in tasks]
         aggregates = scores.aggregate(np.array(normalised))._asdict()  # From [tasks, points].
         return pd.DataFrame({"frames": recent.index, **aggregates})
 
-    names = ["frames", *scores.Aggregate._fields]
-    return of_runs(comparison.runs if tasks else [], names, read)
+    return comparison.tabulate(read, every_run=True)
 
 
 def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFrame:
@@ -86,7 +85,7 @@ def _curves(comparison: Comparison, run: Run, tasks: Sequence[str]) -> pd.DataFr
         longest = max(other.frames for other in runs)
         grid = np.linspace(0, longest, _POINTS + 1)[1:].astype(np.int64)
     frames = grid[grid <= run.frames]
-    returns = {task: recent_means(run, task, frames) for task in tasks}
+    returns = {task: run.recent_means(task, frames) for task in tasks}
     return pd.DataFrame(returns, index=pd.Index(frames, name="frames"))
 
 

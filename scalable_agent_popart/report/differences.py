@@ -9,11 +9,16 @@ import pandas as pd
 from markupsafe import Markup
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
+from scalable_agent_popart.report.chapter import (
+    MAX_COLUMNS,
+    Chapter,
+    interval,
+    render,
+    unscored,
+    written,
+)
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
 from scalable_agent_popart.report.populations import OF_MEMBERS
-from scalable_agent_popart.report.render import interval, render
-from scalable_agent_popart.report.tables import unscored, written
 
 _WORDS = """
 <h3>Differences between agents</h3>

@@ -10,8 +10,8 @@ from pathlib import Path
 import av
 from markupsafe import Markup
 
+from scalable_agent_popart.report.chapter import render
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.render import render
 from scalable_agent_popart.runs.directory import film_path
 from scalable_agent_popart.runs.json_lines import DAMAGE
 

@@ -10,12 +10,17 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter
-from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.chapter import (
+    MAX_COLUMNS,
+    MAX_DRAWN,
+    Chapter,
+    long,
+    render,
+    written,
+)
+from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import MAX_DRAWN, render, with_ends
-from scalable_agent_popart.report.tables import RUN, long, of_runs, written
 
 _MAX_STRETCHES = 40  # Stretches of training in the figure of gradients.
 _ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to no gradient.
@@ -57,9 +62,10 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
         table = run.logs["task_metrics"].reindex(columns=["task", "frames", *_LOSSES])
         table = table.rename(columns=_LOSSES).melt(["task", "frames"], None, "loss", "norm")
         # A task without a rollout in the batch has no norm, and a program's last record has none.
-        return table[table.groupby(["frames", "loss"])["norm"].transform("count") > 0]
+        known = table.groupby(["frames", "loss"])["norm"].transform("count") > 0
+        return table.loc[known, ["loss", "task", "frames", "norm"]]
 
-    table = of_runs(comparison.even_runs, ["loss", "task", "frames", "norm"], read)
+    table = comparison.tabulate(read)
     table = table[table["task"].isin(comparison.suite.tasks)]
     sums = table.groupby(["run", "frames", "loss"])["norm"].transform("sum")
     return table.assign(part=(table["norm"] / sums.where(sums > 0)).fillna(0.0))
@@ -179,6 +185,7 @@ def write(chapter: Chapter) -> Markup:
 
 def _write(entry: Any) -> str:
     """Writes a median size with its range over runs, or a mean part with its interval."""
+    value, low, high, style = entry["value"], entry["low"], entry["high"], ".1%"
     if entry["measure"].endswith("size"):
-        return with_ends(entry["median"], entry["lowest"], entry["highest"], ".3g")
-    return with_ends(entry["value"], entry["low"], entry["high"], ".1%")
+        value, low, high, style = entry["median"], entry["lowest"], entry["highest"], ".3g"
+    return f"{value:{style}}" + (f" [{low:{style}}, {high:{style}}]" if high > low else "")

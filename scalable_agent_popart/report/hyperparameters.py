@@ -2,9 +2,8 @@
 
 from markupsafe import Markup
 
-from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.chapter import Chapter, render
 from scalable_agent_popart.report.compare import experiment
-from scalable_agent_popart.report.render import render
 
 _WORDS = """
 <details><summary>Hyperparameters</summary>

@@ -10,11 +10,17 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import SUMMARY, Chapter
+from scalable_agent_popart.report.chapter import (
+    MAX_DRAWN,
+    SUMMARY,
+    Chapter,
+    interval,
+    render,
+    unscored,
+    written,
+)
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores
-from scalable_agent_popart.report.render import MAX_DRAWN, interval, render
-from scalable_agent_popart.report.tables import unscored, written
 from scalable_agent_popart.suites import Suite
 
 _MAX_LEVELS_A_PANEL = 32

@@ -6,10 +6,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from scalable_agent_popart.errors import one_line
-from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.chapter import Chapter, render, short
 from scalable_agent_popart.report.compare import Agent
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import render, short
 
 _RUNS = """
 <details><summary>{{ "Runs: " ~ rows | length }}</summary>

@@ -23,14 +23,19 @@ from scalable_agent_popart.report import (
     progress,
     statistics,
 )
-from scalable_agent_popart.report.chapter import NUMBER, SUMMARY, Chapter
+from scalable_agent_popart.report.chapter import (
+    NUMBER,
+    SUMMARY,
+    Chapter,
+    agents_numbers,
+    interval,
+    render,
+)
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.final_scores import FinalScores, columns, with_measured_zero
 from scalable_agent_popart.report.read import read_runs
-from scalable_agent_popart.report.render import interval, render
 from scalable_agent_popart.report.scores_files import add_agents
 from scalable_agent_popart.report.summary import recorded, summarise
-from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.suites import Suite
 
 # The sections of a chapter in the order of the page.

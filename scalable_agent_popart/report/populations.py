@@ -13,12 +13,10 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogFormatter
 
 from scalable_agent_popart.population.directory import Event
-from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.compare import Agent, Comparison
+from scalable_agent_popart.report.chapter import Chapter, render
+from scalable_agent_popart.report.compare import RUN_COLUMNS, Agent, Comparison, columns_of
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
 from scalable_agent_popart.report.read import Member, Population, Run
-from scalable_agent_popart.report.render import render
-from scalable_agent_popart.report.tables import RUN_COLUMNS, columns_of
 
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
 _SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))

@@ -8,9 +8,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.chapter import Chapter, render
 from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
-from scalable_agent_popart.report.render import render
 from scalable_agent_popart.suites import Suite
 
 _WORDS = """

@@ -4,11 +4,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.chapter import Chapter, long, render, written
+from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import render
-from scalable_agent_popart.report.tables import RUN, long, of_runs, written
 
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 # The heads and the styles of a run's measures.
@@ -36,9 +34,10 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
         ]
         steps = np.array(sizes, float).reshape(-1, 2).prod(axis=1)
         cost = table["entropy_cost"].replace(0.0, np.nan)
-        return table.assign(entropy=-table["entropy_loss"] / cost / steps)
+        table = table.assign(entropy=-table["entropy_loss"] / cost / steps)
+        return table[["frames", *names, "entropy"]]
 
-    return of_runs(comparison.even_runs, ["frames", *names, "entropy"], read)
+    return comparison.tabulate(read)
 
 
 def tabulate_batches(comparison: Comparison) -> pd.DataFrame:
@@ -47,7 +46,7 @@ def tabulate_batches(comparison: Comparison) -> pd.DataFrame:
     def read(run: Run) -> pd.DataFrame:
         return run.numbers("task_metrics", ["batch_share"]).rename(columns={"batch_share": "share"})
 
-    return of_runs(comparison.even_runs, ["frames", "task", "share"], read)
+    return comparison.tabulate(read)
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:

@@ -131,6 +131,15 @@ class Run:
         values = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce")
         return table[keys].join(values).dropna(subset=names, how="all")
 
+    def recent_means(self, task: str, frames: np.ndarray) -> np.ndarray:
+        """Averages a task's latest episodes up to each of `frames`; NaN before the first."""
+        episodes = self.logs["episodes"]
+        episodes = episodes[episodes["task"] == task]
+        window = 1 if self.from_file else scores.RECENT_EPISODES
+        means = episodes["episode_return"].rolling(window, min_periods=1).mean()
+        ends = np.searchsorted(episodes["frames"].to_numpy(), frames, side="right")
+        return np.append(means, np.nan)[ends - 1]
+
 
 def read_runs(paths: Iterable[str], every_record: bool = False) -> tuple[list[Run], list[str]]:
     """Reads the runs in some directories, each once, as `read_run`.

@@ -12,7 +12,6 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.curves import tabulate_returns
 from scalable_agent_popart.report.read import Run, read_runs
-from scalable_agent_popart.report.tables import columns_of, of_runs
 from scalable_agent_popart.runs.directory import find_runs
 
 _SHARED = ("run", "agent", "seed", "frames")
@@ -42,14 +41,13 @@ def read(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Ru
         warnings.warn(problem, stacklevel=3)
     comparisons, _ = compare(runs, None)
     logs = ("metrics", "task_metrics", "episodes")
-    tables = [pd.concat([_log(each, name) for each in comparisons]) for name in logs]
-    tables.append(pd.concat([_scores(each) for each in comparisons]))
-    return RunTables(*(_ordered(table) for table in tables))
+    tables = {name: [_log(each, name) for each in comparisons] for name in logs}
+    tables["scores"] = [_scores(each) for each in comparisons]
+    return RunTables(**{name: _joined(parts) for name, parts in tables.items()})
 
 
 def _log(comparison: Comparison, name: str) -> pd.DataFrame:
-    parts = [run.logs[name].assign(**columns_of(agent, run)) for agent, run in comparison.runs]
-    return pd.concat(parts)
+    return comparison.tabulate(lambda run: run.logs[name], every_run=True)
 
 
 def _scores(comparison: Comparison) -> pd.DataFrame:
@@ -62,13 +60,13 @@ def _scores(comparison: Comparison) -> pd.DataFrame:
             for test in run.evaluations
             for level, returns in test.returns.items()
         ]
-        return pd.DataFrame(rows, columns=names)
+        return pd.DataFrame(rows, columns=["frames", "task", "starts", "episodes", "return"])
 
-    names = ["frames", "task", "starts", "episodes", "return"]
     training = tabulate_returns(comparison, suite.tasks)
     training = training.assign(source="training", starts="noop", episodes=np.nan)
-    tested = of_runs(comparison.runs, names, tests).assign(source="test")
+    tested = comparison.tabulate(tests, every_run=True).assign(source="test")
     table = pd.concat([part for part in (training, tested) if len(part)] or [tested])
+
     references = {starts: suite.references(starts) for starts in table["starts"].unique()}
     levels = zip(table["return"], table["starts"], table["task"], strict=True)
     return table.assign(
@@ -81,7 +79,8 @@ def _scores(comparison: Comparison) -> pd.DataFrame:
     )
 
 
-def _ordered(table: pd.DataFrame) -> pd.DataFrame:
-    """Puts the columns that all tables share first."""
+def _joined(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Joins tables of comparisons, with the columns that all tables share first."""
+    table = pd.concat(tables)
     rest = [name for name in table if name not in (*_SHARED, "reward_clipping")]
     return table[[*_SHARED, *rest]].reset_index(drop=True)

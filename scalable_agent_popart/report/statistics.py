@@ -9,12 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.chapter import Chapter, interval, long, render
+from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
 from scalable_agent_popart.report.read import Run
-from scalable_agent_popart.report.render import interval, render
-from scalable_agent_popart.report.tables import RUN, long, of_runs, recent_means
 
 _LARGE = 30  # A target of more sigmas is large.
 _STATISTICS_A_ROW = 6
@@ -38,15 +36,15 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
     numbers = ["shift", "scale", "largest_target"]
 
     def read(run: Run) -> pd.DataFrame:
+        table = run.numbers("task_metrics", numbers)
         parts = [
-            rows.assign(episode_return=recent_means(run, str(task), rows["frames"].to_numpy()))
-            for task, rows in run.numbers("task_metrics", numbers).groupby("task", sort=False)
+            rows.assign(episode_return=run.recent_means(str(task), rows["frames"].to_numpy()))
+            for task, rows in table.groupby("task", sort=False)
             if task in comparison.suite.tasks
         ]
-        return pd.concat(parts) if parts else pd.DataFrame()
+        return pd.concat([table[:0], *parts])
 
-    names = ["frames", "task", *numbers, "episode_return"]
-    return of_runs(comparison.even_runs, names, read)
+    return comparison.tabulate(read)
 
 
 def draw(table: pd.DataFrame, styles: Styles) -> Figure:

@@ -15,8 +15,13 @@ from scalable_agent_popart.report import (
 )
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
-from scalable_agent_popart.report.tables import COLUMNS
 
+# The columns of the table of all numbers. `docs/formats.md` says what they mean.
+COLUMNS = (
+    "kind", "measure", "protocol", "task", "agent", "versus", "run", "seed", "runs", "source",
+    "remark", "episodes", "fewest_frames", "most_frames", "value", "low", "high", "lowest",
+    "highest", "median", "rerun_low", "rerun_high", "effect", "p",
+)  # fmt: skip
 _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 _KEYS = ["measure", "protocol", "task", "agent"]
 

@@ -18,11 +18,11 @@ from scalable_agent_popart.report import (
     profiles,
     statistics,
 )
+from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import recorded, summarise
-from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite, catch, resolve
 from tests.fakes.synthetic_runs import START, compare_runs, make_population, make_run

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import suites
-from scalable_agent_popart.report import chapter, curves, differences, gradients, levels, render
+from scalable_agent_popart.report import chapter, curves, differences, gradients, levels
+from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.page import write_report
-from scalable_agent_popart.report.tables import agents_numbers
 from scalable_agent_popart.suites import catch
 from tests.fakes.main_program import run
 from tests.fakes.report_text import read_page, read_report
@@ -296,8 +296,8 @@ def test_what_runs_files_say_is_shown_as_it_is(
 def test_figures_with_too_many_parts_are_left_out_and_named(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(suites.resolve("atari57").tasks) <= render.MAX_DRAWN
-    monkeypatch.setitem(render._ENVIRONMENT.globals, "most_drawn", 2)
+    assert len(suites.resolve("atari57").tasks) <= chapter.MAX_DRAWN
+    monkeypatch.setitem(chapter._ENVIRONMENT.globals, "most_drawn", 2)
     for module in (chapter, curves, differences, gradients, levels):
         for name in {"MAX_DRAWN", "MAX_COLUMNS"} & {*dir(module)}:
             monkeypatch.setattr(module, name, 2)

@@ -10,11 +10,11 @@ from scipy import stats
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import curves, final_scores
+from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import recorded, summarise
-from scalable_agent_popart.report.tables import COLUMNS, agents_numbers
+from scalable_agent_popart.report.summary import COLUMNS, recorded, summarise
 from tests.fakes.synthetic_runs import START, append, begin, compare_runs, make_population, make_run
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalable_agent_popart.report.render import interval, short
+from scalable_agent_popart.report.chapter import interval, short
 
 
 @pytest.mark.parametrize(
