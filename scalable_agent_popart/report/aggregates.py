@@ -5,17 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
-from scalable_agent_popart.report.chapter import (
-    SUMMARY,
-    Chapter,
-    agents_numbers,
-    interval,
-    render,
-    short,
-    written,
-)
+from scalable_agent_popart.report.chapter import Chapter, agents_numbers, interval, short, written
 from scalable_agent_popart.report.final_scores import IMPALA, PAPERS_MEAN, FinalScores
 
 _WORDS = """
@@ -87,15 +78,13 @@ def describe_runs(row: Mapping[str, Any], total: int = 0) -> str:
     return f"{runs}{f' of {total}' * (total > runs)} run{'s' * (runs > 1)}, {source}"
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes each agent's aggregates over tasks, for each way to test."""
     suite = chapter.suite
     returns = chapter.summary.query("kind == 'agent' and measure == 'return'")
-    return render(
+    return chapter.render(
         _WORDS,
-        chapter=chapter,
         impala=IMPALA,
-        summary=SUMMARY,
         tests=[test for final in chapter.finals if (test := _of_test(chapter, final))],
         held_out=[task for task in suite.tasks if task in suite.test_versions],
         one_run=((returns["runs"] == 1) & returns["episodes"].notna()).any(),

@@ -22,7 +22,6 @@ from scalable_agent_popart.suites import Suite
 NUMBER = "%.9g"  # Nine digits are all a float32 holds.
 SUMMARY = "summary.csv"
 MAX_COLUMNS = 8  # Tasks in a table with a column for each.
-MAX_DRAWN = 60  # Tasks in a figure with a part for each; those of Atari-57 can be read.
 _MACROS = """
 {% macro link(file) %}<a href="{{ file }}"><code>{{ file }}</code></a>{% endmacro %}
 {% macro lines(head, texts) %}
@@ -45,18 +44,6 @@ _MACROS = """
 </tbody>
 </table>
 {% endmacro %}
-{% macro drawn(part) %}
-{# Shows figures and what is called with, or names the figure that has too many parts. #}
-{% if part.tasks > most_drawn %}
-<p>
-The figure "{{ part.says }}" is left out. It would have a part for each of {{ part.tasks }} tasks,
-and with more than {{ most_drawn }} it cannot be read. Its numbers are in {{ link(part.file) }}.
-</p>
-{% else %}
-{{ part.figures }}
-<p>{{ caller() }}</p>
-{% endif %}
-{% endmacro %}
 """
 _FIGURE = '<p><img alt="{{ says }}" src="data:image/png;base64,{{ data }}"></p>'
 _ENVIRONMENT = jinja2.Environment(
@@ -66,7 +53,7 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.globals |= {"recent": scores.RECENT_EPISODES, "most_drawn": MAX_DRAWN}
+_ENVIRONMENT.globals |= {"recent": scores.RECENT_EPISODES, "summary": SUMMARY}
 
 Draw = Callable[[pd.DataFrame], Figure]
 
@@ -77,8 +64,8 @@ class Chapter:
 
     comparison: Comparison
     finals: Sequence[FinalScores]  # One for each way to test.
-    recorded: Mapping[str, pd.DataFrame]  # See `summary.recorded`.
-    summary: pd.DataFrame  # All numbers, see `summary.summarise`.
+    recorded: Mapping[str, pd.DataFrame]  # What its runs recorded, by section.
+    summary: pd.DataFrame  # All numbers, see `summary.open_chapter`.
     name: str  # The chapter's files begin with it.
     directory: Path
 
@@ -97,6 +84,11 @@ class Chapter:
         return bool((self.summary["kind"] == "published").any())
 
     @property
+    def several_runs(self) -> bool:
+        """Returns whether any agent has several runs."""
+        return any(len(agent.runs) > 1 for agent in self.comparison.agents)
+
+    @property
     def clippings(self) -> dict[str, str]:
         """Each agent's reward clipping, by label; that of a file of scores is empty."""
         agents = self.comparison.agents
@@ -107,6 +99,10 @@ class Chapter:
         """Each agent's look in figures, by label."""
         agents, clippings = self.comparison.agents, self.clippings
         return styles_of([(agent.name, clippings[agent.label], agent.label) for agent in agents])
+
+    def render(self, template: str, **values: Any) -> Markup:
+        """Renders a section's words, as `render`; they know the chapter, too."""
+        return render(template, chapter=self, **values)
 
     def figure(self, figure: Figure, name: str, says: str) -> Markup:
         """Writes a figure; returns it as the page embeds it."""
@@ -124,27 +120,12 @@ class Chapter:
             drawn += self.figure(figure, f"{name}-{clipping}", caption)
         return drawn
 
-    def part(self, name: str, table: pd.DataFrame, draw: Draw, says: str) -> dict[str, Any] | None:
-        """Writes a table and its figures; these are left out if they had too many parts.
-
-        Returns None if there is nothing in the table.
-        """
-        if not len(table):
-            return None
-        tasks = table["task"].nunique() if "task" in table else 0
-        return {
-            "figures": self.figures(name, table, draw, says) if tasks <= MAX_DRAWN else "",
-            "file": self.file(table, name),
-            "tasks": tasks,
-            "says": says,
-            "several_runs": table.groupby("agent")["run"].nunique().max() > 1,
-        }
-
     def file(self, table: pd.DataFrame, name: str) -> str:
-        """Writes a table; returns its path in the report's directory."""
+        """Writes a table that has any rows; returns its path in the report's directory."""
         file = f"tables/{self.name}-{name}.csv"
-        path = self.directory / file
-        table.to_csv(path, index=False, errors="replace", float_format=NUMBER)
+        if len(table):
+            path = self.directory / file
+            table.to_csv(path, index=False, errors="replace", float_format=NUMBER)
         return file
 
 

@@ -1,5 +1,6 @@
 """Groups runs into agents, which differ by their seeds, and agents into comparisons."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,16 @@ class Comparison:
             parts.append(table.assign(**columns_of(agent, run))[[*RUN_COLUMNS, *table]])
         # Empty tables have no types that mean anything.
         return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+    @property
+    def name(self) -> str:
+        """Names the benchmark, and what part of it is compared, as names of files begin."""
+        suite, name = self.suite, self.suite.name
+        if len(suite.tasks) > 1 and not suite.whole:
+            name += f"-{len(suite.tasks)}-tasks"
+        elif not suite.whole:
+            name += "-" + re.sub(r"[^\w.-]", "-", suite.tasks[0])
+        return name + "-measured-zero" * self.measured_zero
 
     @property
     def title(self) -> str:

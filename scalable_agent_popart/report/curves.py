@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, agents_numbers, long, render
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, agents_numbers, long
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import RANDOM
@@ -24,26 +23,28 @@ _RETURNS_A_ROW = 4
 _WORDS = """
 <h3>Learning curves</h3>
 {% if scores %}
-{% call drawn(scores) %}
+{{ scores }}
+<p>
 A line is the mean of each task's last {{ recent }} training episodes, once every task has one.
-{% if scores.several_runs %}
+{% if chapter.several_runs %}
 Thick lines are agents' means over runs, thin lines their runs, and areas the means' 95% intervals
 by Student's t, cut off at the axis.
 {% endif %}
-The points are in {{ link(scores.file) }}.
+The points are in {{ link(scores_file) }}.
 {% if published %}
 Dotted lines are published final scores, in the colours of their agents.
 {% endif %}
-{% endcall %}
+</p>
 {% else %}
 <p>None yet: no run has finished an episode of every task that is scored.</p>
 {% endif %}
 {% if returns %}
-{% call drawn(returns) %}
+{{ returns }}
+<p>
 Raw returns of each task in training
-{{- ", with lines and areas as in learning curves" if returns.several_runs else "" }}.
-The points are in {{ link(returns.file) }}.
-{% endcall %}
+{{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.
+The points are in {{ link(returns_file) }}.
+</p>
 {% endif %}
 """
 
@@ -158,7 +159,7 @@ def means_over_training(curves: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFr
     return rows.assign(measure="mean_over_training", source="training", protocol=protocol)
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the figures and the tables of scores, and of each task's returns."""
     suite, styles = chapter.suite, chapter.styles
     names = list(dict.fromkeys(agent.name for agent in chapter.comparison.agents))
@@ -173,14 +174,17 @@ def write(chapter: Chapter) -> Markup:
         (clipping,) = filter(None, rows["reward_clipping"].unique())
         return draw_scores(rows, suite, targets[clipping], styles, random)
 
-    drawn = chapter.part("learning-curves", table, draw, f"{chapter.headline} against frames")
     # Returns are those of few tasks, or of those without reference scores.
     few, known = len(suite.tasks) <= MAX_COLUMNS, suite.reference_scores
     tasks = [task for task in suite.tasks if few or task not in known]
-    returns = chapter.part(
-        "returns",
-        tabulate_returns(chapter.comparison, tasks),
-        functools.partial(draw_returns, styles=styles),
-        "each task's returns against frames",
+    returns = tabulate_returns(chapter.comparison, tasks)
+    draw_tasks = functools.partial(draw_returns, styles=styles)
+    says = f"{chapter.headline} against frames", "each task's returns against frames"
+    return chapter.render(
+        _WORDS,
+        scores=chapter.figures("learning-curves", table, draw, says[0]),
+        scores_file=chapter.file(table, "learning-curves"),
+        returns=chapter.figures("returns", returns, draw_tasks, says[1]),
+        returns_file=chapter.file(returns, "returns"),
+        published=any(targets.values()),
     )
-    return render(_WORDS, scores=drawn, returns=returns, published=any(targets.values()))

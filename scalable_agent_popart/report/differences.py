@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import (
-    MAX_COLUMNS,
-    Chapter,
-    interval,
-    render,
-    unscored,
-    written,
-)
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, interval, unscored, written
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
 from scalable_agent_popart.report.populations import OF_MEMBERS
 
@@ -81,7 +73,7 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, di
             yield by_agent[first], by_agent[second], about
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes how far apart every two agents are that have several runs each."""
     table = chapter.summary[chapter.summary["kind"] == "difference"]
     suite, headline = chapter.suite, chapter.suite.headline
@@ -98,7 +90,7 @@ def write(chapter: Chapter) -> Markup:
     known = {*zip(table["measure"], table["task"], strict=True)}
     heads = {key: head for key, head in heads.items() if key in known}
     if not heads:
-        return Markup()
+        return ""
 
     def cell(row: Any) -> str:
         """Writes a difference with its 95% interval, Hedges' g and p, where they are known."""
@@ -111,7 +103,7 @@ def write(chapter: Chapter) -> Markup:
     rows = written(table, ["protocol", "agent", "versus"], ["measure", "task"], [*heads], cell)
     titles = {final.column.name: final.column.title for final in chapter.finals}
     several = table["protocol"].nunique() > 1
-    return render(
+    return chapter.render(
         _WORDS,
         heads=["Agents", *["Test"] * several, *heads.values()],
         rows=[

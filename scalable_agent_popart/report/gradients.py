@@ -10,14 +10,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import (
-    MAX_COLUMNS,
-    MAX_DRAWN,
-    Chapter,
-    long,
-    render,
-    written,
-)
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, long, written
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.read import Run
@@ -28,12 +21,13 @@ _ORDERS_IN_VIEW = 6  # Orders of size; a nearly deterministic policy has next to
 _LOSSES = {"policy_gradient_norm": "policy", "total_gradient_norm": "total"}
 _WORDS = """
 <h3>Gradients by task</h3>
-{% call drawn(part) %}
+{{ figures }}
+<p>
 Gradients of the policy's loss. Top: their median size over all of an agent's records in each
 stretch of training. Bottom: each task's part of all sizes
-{{- ", in the mean over runs, with its 95% interval shaded" if part.several_runs else "" }}.
-{% endcall %}
-{{ parts }}
+{{- ", in the mean over runs, with its 95% interval shaded" if chapter.several_runs else "" }}.
+</p>
+{{ bars }}
 {{ table(heads, rows) }}
 <p>
 The gradient of a batch's loss is the sum of its tasks' gradients. It is taken of the policy's loss
@@ -42,12 +36,12 @@ task's gradient in batches with rollouts of it. Part is that length over the sum
 which means little where all are next to zero. Each run counts by its median size and mean part, up
 to the
 {{ frames }} frames that all runs have reached.
-{% if part.several_runs %}
+{% if chapter.several_runs %}
 The table has the median size over runs with its range, and the mean part with its 95% interval by
 Student's t.
 {% endif %}
 Clipping to <code>--max_grad_norm</code> and RMSProp's division come later. All records are in
-{{ link(part.file) }}.
+{{ link(file) }}.
 </p>
 """
 
@@ -155,28 +149,28 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(measure=rows["loss"] + "_gradient_" + rows["what"], most_frames=common)
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the figures and the table of gradients, if there are any."""
     table = chapter.recorded["gradients"]
-    part = chapter.part("gradients", table, draw, "size of tasks' policy gradients")
-    if part is None:
-        return Markup()
+    if not len(table):
+        return ""
     of_agents = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
-    parts, figures = of_agents[of_agents["measure"] == "policy_gradient_part"], Markup()
-    if MAX_COLUMNS < parts["task"].nunique() <= MAX_DRAWN:
-        bars = functools.partial(draw_parts, styles=chapter.styles)
+    parts, bars = of_agents[of_agents["measure"] == "policy_gradient_part"], Markup()
+    if parts["task"].nunique() > MAX_COLUMNS:
+        draw_bars = functools.partial(draw_parts, styles=chapter.styles)
         says = "mean part of each task in the policy gradient"
-        figures = chapter.figures("gradient-parts", parts, bars, says)
+        bars = chapter.figures("gradient-parts", parts, draw_bars, says)
     heads = {
         f"{loss}_gradient_{name}": f"{loss} loss: {head}"
         for loss in table["loss"].unique()
         for name, head in (("size", "size (median)"), ("part", "part of all sizes (mean)"))
     }
     rows = written(of_agents, ["agent", "task"], "measure", [*heads], _write)
-    return render(
+    return chapter.render(
         _WORDS,
-        part=part,
-        parts=figures,
+        figures=chapter.figures("gradients", table, draw, "size of tasks' policy gradients"),
+        file=chapter.file(table, "gradients"),
+        bars=bars,
         heads=["Agent", "Task", *heads.values()],
         rows=[[*key, *cells] for key, cells in rows.items()],
         frames=f"{of_agents['most_frames'].max():,}",

@@ -1,8 +1,6 @@
 """The flags that shape learning: those by which agents differ, and those they share."""
 
-from markupsafe import Markup
-
-from scalable_agent_popart.report.chapter import Chapter, render
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import experiment
 
 _WORDS = """
@@ -15,7 +13,7 @@ _WORDS = """
 """
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the flags that shape learning: those that differ, by agent, and the others."""
     first = {agent.label: agent.runs[0] for agent in chapter.comparison.agents}
     flags = {label: experiment(run) for label, run in first.items() if not run.from_file}
@@ -26,4 +24,4 @@ def write(chapter: Chapter) -> Markup:
             rows.append([name, *values])
         elif name != "dataset_path":  # Few levels show images, so it hardly matters.
             shared.append(f"--{name}={values[0]}")
-    return render(_WORDS, heads=["Flag", *flags], rows=rows, shared=shared)
+    return chapter.render(_WORDS, heads=["Flag", *flags], rows=rows, shared=shared)

@@ -10,15 +10,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import (
-    MAX_DRAWN,
-    SUMMARY,
-    Chapter,
-    interval,
-    render,
-    unscored,
-    written,
-)
+from scalable_agent_popart.report.chapter import Chapter, interval, unscored, written
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM, FinalScores
 from scalable_agent_popart.suites import Suite
@@ -28,7 +20,8 @@ _MANY = 20  # So many levels are sorted by score; fewer keep the suite's order.
 _WORDS = """
 <h3>{{ "Scores by level, " ~ title }}</h3>
 {% if agent %}
-{% call drawn(part) %}
+{{ figure }}
+<p>
 Thin lines are 95% intervals, as those in brackets. They are cut off at the axis, which is chosen
 for bars and runs.
 {% if several_runs %}
@@ -37,7 +30,7 @@ Dots are the lowest and the highest run of an agent with several.
 {% if sorted %}
 Levels are in the order of the scores of {{ agent }}.
 {% endif %}
-{% endcall %}
+</p>
 {% endif %}
 {{ table(heads, rows) }}
 """
@@ -86,18 +79,18 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the figure and the table of scores by level, for each way to test."""
     return Markup().join(_write_test(chapter, final) for final in chapter.finals)
 
 
-def _write_test(chapter: Chapter, final: FinalScores) -> Markup:
+def _write_test(chapter: Chapter, final: FinalScores) -> str:
     protocol, title, summary = final.column.name, final.column.title, chapter.summary
     table = summary[summary["protocol"] == protocol]
     table = table[table["kind"].isin(["agent", "published"])]
     table = table[(table["measure"] == "normalised") | unscored(table)]
     if not (table["kind"] == "agent").any():  # Nothing is final yet.
-        return Markup()
+        return ""
 
     def cell(entry: Any) -> str:
         unit = "" if entry["measure"] == "return" else chapter.suite.unit
@@ -111,12 +104,12 @@ def _write_test(chapter: Chapter, final: FinalScores) -> Markup:
     agents = list(dict.fromkeys(table["agent"]))
     rows = written(table, ["task"], "agent", agents, cell)
     ours = normalised.loc[normalised["kind"] == "agent", "agent"]
-    says, figures = f"{chapter.suite.score_name} of each level, {title}", Markup()
-    if len(ours) and normalised["task"].nunique() <= MAX_DRAWN:
-        figure = draw(normalised, chapter.suite, chapter.styles)
-        figures = chapter.figure(figure, f"levels-{protocol}", says)
-    tasks = normalised["task"].nunique()
-    return render(
+    figure = Markup()
+    if len(ours):
+        drawn = draw(normalised, chapter.suite, chapter.styles)
+        says = f"{chapter.suite.score_name} of each level, {title}"
+        figure = chapter.figure(drawn, f"levels-{protocol}", says)
+    return chapter.render(
         _WORDS,
         title=title,
         heads=["Level", *agents],
@@ -125,7 +118,7 @@ def _write_test(chapter: Chapter, final: FinalScores) -> Markup:
             for (task,), cells in rows.items()
         ],
         agent=ours.iloc[-1] if len(ours) else None,
-        sorted=tasks >= _MANY,
+        sorted=normalised["task"].nunique() >= _MANY,
         several_runs=(table["runs"] > 1).any(),
-        part={"figures": figures, "tasks": tasks, "says": says, "file": SUMMARY},
+        figure=figure,
     )

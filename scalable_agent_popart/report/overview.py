@@ -47,7 +47,7 @@ Scores are raw returns, as this suite has no random and human scores.
 """
 
 
-def write_runs(runs: Sequence[tuple[Agent, Run]]) -> Markup:
+def write_runs(runs: Sequence[tuple[Agent, Run]]) -> str:
     """Writes the list of all runs of a report."""
     populations = any(run.population for _, run in runs)
     rows = [_describe(agent.label, run) for agent, run in runs]
@@ -60,7 +60,10 @@ def _describe(label: str, run: Run) -> list[str | int]:
     if run.from_file:
         return [label, place, run.seed, short(run.frames), *[""] * 5]
     if run.population:
-        place += run.population.description
+        size, best = run.population.best.config.population_size, run.population.best.name
+        waiting = size - len(run.population.members)
+        place += f", population of {size}, best: {best}"
+        place += f", {waiting} not begun" if waiting else ""
     times = run.numbers("metrics", ["time"])["time"]
     dates = "not recorded"
     if len(times):
@@ -80,7 +83,7 @@ def _describe(label: str, run: Run) -> list[str | int]:
     ]
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the agents with their runs and frames, and the frames of published scores."""
     agents = []
     for agent in chapter.comparison.agents:
@@ -90,4 +93,4 @@ def write(chapter: Chapter) -> Markup:
         agents.append(f"{agent.label} ({count}, {' to '.join(ends)} frames)")
     # By default a suite's runs are as long as the papers'.
     published_frames = short(chapter.suite.total_frames)
-    return render(_WORDS, chapter=chapter, agents=agents, published_frames=published_frames)
+    return chapter.render(_WORDS, agents=agents, published_frames=published_frames)

@@ -1,6 +1,5 @@
 """Computes what the report's templates are given, and writes it with its figures and tables."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,11 +30,11 @@ from scalable_agent_popart.report.chapter import (
     interval,
     render,
 )
-from scalable_agent_popart.report.compare import Comparison, compare
-from scalable_agent_popart.report.final_scores import FinalScores, columns, with_measured_zero
+from scalable_agent_popart.report.compare import compare
+from scalable_agent_popart.report.final_scores import with_measured_zero
 from scalable_agent_popart.report.read import read_runs
 from scalable_agent_popart.report.scores_files import add_agents
-from scalable_agent_popart.report.summary import recorded, summarise
+from scalable_agent_popart.report.summary import open_chapter
 from scalable_agent_popart.suites import Suite
 
 # The sections of a chapter in the order of the page.
@@ -119,11 +118,14 @@ def write_report(
     try:
         for folder in ("figures", "tables"):
             (directory / folder).mkdir(parents=True, exist_ok=True)
-        chapters = _chapters(comparisons, directory)
-        summary = pd.concat(
-            [chapter.summary.assign(comparison=chapter.name) for chapter in chapters]
-        )
-        summary = summary.set_index("comparison")
+        chapters, names = [], Counter[str]()
+        for comparison in comparisons:
+            names[comparison.name] += 1
+            number = names[comparison.name]
+            name = comparison.name + f"-{number}" * (number > 1)
+            chapters.append(open_chapter(comparison, name, directory))
+        summary = pd.concat({chapter.name: chapter.summary for chapter in chapters})
+        summary = summary.droplevel(1).rename_axis("comparison")
         summary.to_csv(directory / SUMMARY, errors="replace", float_format=NUMBER)
         published = any(chapter.published for chapter in chapters)
         page = render(
@@ -145,25 +147,6 @@ def write_report(
         ) from error
     outcome = [line for chapter in chapters for line in _outcome(chapter)]
     return Written([one_line(line) for line in skipped], [one_line(line) for line in outcome])
-
-
-def _chapters(comparisons: Sequence[Comparison], directory: Path) -> list[Chapter]:
-    """Computes the numbers of each comparison, and names it as its files will begin."""
-    chapters, names = [], Counter[str]()
-    for comparison in comparisons:
-        suite = comparison.suite
-        name = suite.name
-        if not suite.whole:
-            several = len(suite.tasks) > 1
-            task = re.sub(r"[^\w.-]", "-", suite.tasks[0])
-            name += f"-{len(suite.tasks)}-tasks" if several else f"-{task}"
-        name += "-measured-zero" * comparison.measured_zero
-        names[name] += 1
-        name += f"-{names[name]}" if names[name] > 1 else ""
-        finals = [FinalScores(comparison, column) for column in columns(suite)]
-        logs = recorded(comparison)
-        chapters.append(Chapter(comparison, finals, logs, summarise(finals, logs), name, directory))
-    return chapters
 
 
 def _outcome(chapter: Chapter) -> list[str]:

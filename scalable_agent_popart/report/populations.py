@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogFormatter
 
 from scalable_agent_popart.population.directory import Event
-from scalable_agent_popart.report.chapter import Chapter, render
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import RUN_COLUMNS, Agent, Comparison, columns_of
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
 from scalable_agent_popart.report.read import Member, Population, Run
@@ -60,10 +60,10 @@ def events(comparison: Comparison) -> pd.DataFrame:
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
 
-def members(comparison: Comparison) -> pd.DataFrame:
-    """Makes rows of `tables.COLUMNS`: the scores in training of each population's members.
+def summarise(comparison: Comparison) -> pd.DataFrame:
+    """Returns scores in training of each population's best, median and worst member.
 
-    They are those of the best, the median and the worst, where all members have one.
+    All members must have one.
     """
     rows = []
     for agent, run, population in find(comparison):
@@ -196,11 +196,11 @@ def _ancestry(curve: pd.DataFrame, first: int, end: int, flag: str | None) -> pd
     return values[(copied & (frames == first)) | (~copied & (frames > first) & (frames <= end))]
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes a figure and a table of each population, and the files of all."""
     populations = find(chapter.comparison)
     if not populations:
-        return Markup()
+        return ""
     says = f"{chapter.comparison.title}: hyperparameters and fitness of a population's members"
     events_file = chapter.file(events(chapter.comparison), "populations")
     ancestries_file = chapter.file(ancestries(chapter.comparison), "ancestries")
@@ -208,9 +208,9 @@ def write(chapter: Chapter) -> Markup:
     for number, (*_, population) in enumerate(populations, start=1):
         heads, rows = _tabulate_members(population)
         parts.append(
-            render(
+            chapter.render(
                 _WORDS,
-                path=population.directory.path,
+                path=population.path,
                 figure=chapter.figure(draw(population), f"population-{number}", says),
                 ancestry=_describe_ancestry(population),
                 heads=heads,

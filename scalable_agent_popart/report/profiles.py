@@ -8,7 +8,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import Chapter, render
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
 from scalable_agent_popart.suites import Suite
 
@@ -17,7 +17,7 @@ _WORDS = """
 {{ figures }}
 <p>
 The part of tasks whose score exceeds τ, from all of them at the left to none at the right
-{{- ", with lines and areas as in learning curves" if several_runs else "" }}.
+{{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.
 </p>
 """
 
@@ -43,12 +43,12 @@ def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     return figure
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the profiles of each way to test, if there are several tasks with scores."""
     suite, summary = chapter.suite, chapter.summary
     of_runs = summary[(summary["kind"] == "run") & (summary["measure"] == "normalised")]
     if not suite.normalised or len(suite.tasks) == 1 or not len(of_runs):
-        return Markup()
+        return ""
     figures = Markup()
     for final in chapter.finals:
         name, title = final.column.name, final.column.title
@@ -56,5 +56,4 @@ def write(chapter: Chapter) -> Markup:
             drawn = functools.partial(draw, suite=suite, styles=chapter.styles)
             says = f"share of tasks above each score, {title}"
             figures += chapter.figures(f"profiles-{name}", table, drawn, says)
-    several_runs = of_runs.groupby("agent")["run"].nunique().max() > 1
-    return render(_WORDS, figures=figures, several_runs=several_runs)
+    return chapter.render(_WORDS, figures=figures)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
-from scalable_agent_popart.report.chapter import Chapter, long, render, written
+from scalable_agent_popart.report.chapter import Chapter, long, written
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.read import Run
 
@@ -71,11 +70,11 @@ def summarise_batches(table: pd.DataFrame) -> pd.DataFrame:
     return shares.reset_index().assign(measure="batch_share")
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the table of progress, and the section, if there are records."""
     progress = chapter.recorded["progress"]
     if not len(progress):
-        return Markup()
+        return ""
     by_run = chapter.summary[chapter.summary["kind"] == "run"]
     cells = written(
         by_run.drop_duplicates(["run", "measure"]), RUN, "measure", [*_STYLES],
@@ -97,4 +96,4 @@ def write(chapter: Chapter) -> Markup:
     ]
     heads = ["Agent", "Seed", *_HEADS, *head_of_shares]
     file = chapter.file(progress, "progress")
-    return render(_WORDS, heads=heads, rows=rows, file=file, behind=behind)
+    return chapter.render(_WORDS, heads=heads, rows=rows, file=file, behind=behind)

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import pandas as pd
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.errors import UserError
-from scalable_agent_popart.population.directory import Event, PopulationDirectory
+from scalable_agent_popart.population.directory import Event, MemberDirectory, PopulationDirectory
 from scalable_agent_popart.population.lineage import Segment, trace
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Record, RunDirectory, is_population
@@ -38,6 +38,7 @@ class Member:
     """A member of a population that has begun to train."""
 
     number: int
+    directory: MemberDirectory
     config: Config
     lineage: tuple[Event, ...]
     frames: int  # Those of its own run that it is known to have reached.
@@ -48,7 +49,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        return f"member-{self.number:02d}"
+        return self.directory.path.name
 
     @property
     def rank(self) -> tuple[int, float, int]:
@@ -61,17 +62,10 @@ class Member:
 class Population:
     """Members that learn side by side, and the line of descent that stands for them in a report."""
 
-    directory: PopulationDirectory
+    path: Path
     members: Mapping[int, Member]  # Those that have begun, by number.
     best: Member  # The highest score among those with episodes of the most tasks.
     segments: tuple[Segment, ...]  # The best one's ancestry, oldest first.
-
-    @property
-    def description(self) -> str:
-        size = self.best.config.population_size
-        waiting = size - len(self.members)
-        not_begun = f", {waiting} not begun" if waiting else ""
-        return f", population of {size}, best: {self.best.name}{not_begun}"
 
     def end(self, segment: Segment) -> int:
         """Returns the last known frame of a segment."""
@@ -124,12 +118,12 @@ class Run:
         offsets = [s.offset for s in segments if s.first + s.offset < frames]
         return frames - offsets[-1] if offsets else frames
 
-    def numbers(self, log: str, names: Sequence[str]) -> pd.DataFrame:
+    def numbers(self, log: str, names: list[str]) -> pd.DataFrame:
         """Returns the rows of a log of metrics that have any of these numbers; others are NaN."""
-        table = self.logs[log]
-        keys = [key for key in ("frames", "task") if key in table]
-        values = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce")
-        return table[keys].join(values).dropna(subset=names, how="all")
+        keys = ["frames", "task"] if log == "task_metrics" else ["frames"]
+        table = self.logs[log].reindex(columns=[*keys, *names])
+        table[names] = table[names].apply(pd.to_numeric, errors="coerce")
+        return table.dropna(subset=names, how="all")
 
     def recent_means(self, task: str, frames: np.ndarray) -> np.ndarray:
         """Averages a task's latest episodes up to each of `frames`; NaN before the first."""
@@ -169,27 +163,23 @@ def read_run(path: str, every_record: bool = False) -> Run:
     """
     problems: list[str] = []
     population = _read_population(path, problems)
-    shown: str | Path = path
-    segments: tuple[Segment, ...] = (Segment(0, 0, None, 0),)
-    if population is not None:
-        shown = population.directory.member(population.best.number).path
-        segments = population.segments
-    opened = OpenedRun.open(shown)
-    directory, record, config = opened.directory, opened.record, opened.config
+    opened = OpenedRun.open(population.best.directory.path if population else path)
+    record, tasks = opened.record, opened.config.suite.tasks
+    at_most = None if every_record else MAX_METRICS
+    segments = population.segments if population else (Segment(0, 0, None, 0),)
     logs, tests = {}, {}
     for number in dict.fromkeys(segment.member for segment in segments):
-        source = population.directory.member(number) if population else directory
-        tasks, at_most = config.suite.tasks, None if every_record else MAX_METRICS
+        source: RunDirectory = opened.directory
+        copies = set[int]()  # A copy leaves two checkpoints of the same frames.
+        if population:
+            source, lineage = (
+                population.members[number].directory,
+                population.members[number].lineage,
+            )
+            copies = {event.frames for event in lineage if event.copied or event.started_over}
         logs[number] = {"episodes": _read_episodes(source.episodes, tasks, problems)}
         logs[number] |= _read_metrics(source.metrics, tasks, problems, at_most)
-        tests[number] = _read_evaluations(source, record, problems)
-        if population:  # A copy leaves two checkpoints of the same frames.
-            lineage = population.members[number].lineage
-            copies = {event.frames for event in lineage if event.copied or event.started_over}
-            for frames in sorted({test.frames for test in tests[number]} & copies):
-                message = f"tests at {frames:,} frames skipped: a copy changed the weights there"
-                problems.append(f"{source.path}: {message}, before or after these tests")
-            tests[number] = [test for test in tests[number] if test.frames not in copies]
+        tests[number] = _read_evaluations(source, record, copies, problems)
     evaluations = tuple(
         test._replace(frames=test.frames + segment.offset)
         for segment in segments
@@ -199,8 +189,8 @@ def read_run(path: str, every_record: bool = False) -> Run:
     tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
     if not any(map(len, tables.values())) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
-    videos = directory.videos
-    return Run(Path(path), videos, config, tables, evaluations, problems, population, record)
+    videos = opened.directory.videos
+    return Run(Path(path), videos, opened.config, tables, evaluations, problems, population, record)
 
 
 def _join(
@@ -222,32 +212,29 @@ def _read_population(path: str, problems: list[str]) -> Population | None:
         return None
     directory = PopulationDirectory(path)
     config = directory.read_config()
-    size = config.population_size if config else 0
-    begun = [_read_member(directory, i, problems) for i in range(size)]
-    members = {member.number: member for member in begun if member}
+    members = {}
+    for number in range(config.population_size if config else 0):
+        try:
+            if member := _read_member(number, directory.member(number)):
+                members[number] = member
+        except UserError as error:
+            problems.append(f"{directory.member(number).path} skipped: {error}")
     if not members:
         raise UserError("; ".join([_NOTHING, *problems]))
     best = max(members.values(), key=lambda member: member.rank)
-    lineages = {member.number: member.lineage for member in members.values()}
+    lineages = {number: member.lineage for number, member in members.items()}
     segments, unknown = trace(lineages, best.number)
     if unknown:
         problems.append(
             f"{directory.path}: the ancestry of {best.name} is known from frame "
             f"{segments[0].first:,} of member {segments[0].member} on only: {unknown}"
         )
-    return Population(directory, members, best, segments)
+    return Population(directory.path, members, best, segments)
 
 
-def _read_member(
-    population: PopulationDirectory, number: int, problems: list[str]
-) -> Member | None:
+def _read_member(number: int, directory: MemberDirectory) -> Member | None:
     """Reads a member of a population; None if it has not begun."""
-    directory = population.member(number)
-    try:
-        run, lineage = OpenedRun.find(directory.path), tuple(directory.read_lineage())
-    except UserError as error:
-        problems.append(f"{directory.path} skipped: {error}")
-        return None
+    run, lineage = OpenedRun.find(directory.path), tuple(directory.read_lineage())
     if run is None:
         return None
     config = run.config
@@ -259,7 +246,7 @@ def _read_member(
     aggregate = scores.aggregate_returns(returns, references)
     score = aggregate.mean_capped if aggregate else None
     complete = len(returns) == len(references.keys() & set(tasks))
-    return Member(number, config, lineage, int(frames), len(returns), score, complete)
+    return Member(number, directory, config, lineage, int(frames), len(returns), score, complete)
 
 
 def recent_returns(episodes: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -312,18 +299,23 @@ def _read_metrics(
 
 
 def _read_evaluations(
-    directory: RunDirectory, made: Record, problems: list[str]
+    directory: RunDirectory, made: Record, copies: Set[int], problems: list[str]
 ) -> list[Evaluation]:
-    """Reads results of `--mode=test`, and names those in another than the run's precision."""
+    """Reads results of `--mode=test`, and names those in another than the run's precision.
+
+    Those at the frames of `copies` are left out.
+    """
     evaluations = []
     for path in sorted(directory.evaluations.glob("*.json")):
         with _skipping(path, problems, "it is no evaluation"):
             record = json.loads(path.read_bytes())
-            levels = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
-            returns = {
-                level: np.array(result["returns"], float) for level, result in levels.items()
-            }
             starts, frames = str(record["starts"]), int(record["frames"])
+            if frames in copies:
+                reason = "a copy changed the weights at its frames, before or after this test"
+                problems.append(f"{path} skipped: {reason}")
+                continue
+            levels = {**record["tasks"], **record.get("train", {"tasks": {}})["tasks"]}
+            returns = {level: np.array(each["returns"], float) for level, each in levels.items()}
             evaluations.append(Evaluation(starts, frames, returns))
             trained = str(made.flag("precision", frames))
             acted = str(record.get("precision", trained))  # Older records have none.

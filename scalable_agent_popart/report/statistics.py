@@ -4,12 +4,11 @@ import functools
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import Chapter, interval, long, render
+from scalable_agent_popart.report.chapter import Chapter, interval, long
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
 from scalable_agent_popart.report.read import Run
@@ -22,12 +21,13 @@ _WORDS = """
 {{ scales }}
 <p>
 Each task's scale &sigma;, and at the right what it is at the end
-{{- ": means over runs, with 95% intervals by Student's t" if part.several_runs else "" }}.
+{{- ": means over runs, with 95% intervals by Student's t" if chapter.several_runs else "" }}.
 </p>
-{% call drawn(part) %}
+{{ figures }}
+<p>
 Top: each task's shift, with its scale shaded around it. Bottom: the mean of its last {{ recent }}
-raw returns. The numbers are in {{ link(part.file) }}.
-{% endcall %}
+raw returns. The numbers are in {{ link(file) }}.
+</p>
 """
 
 
@@ -132,12 +132,14 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     return long(table.groupby([*RUN, "task"], sort=False).agg(reduced), "measure")
 
 
-def write(chapter: Chapter) -> Markup:
+def write(chapter: Chapter) -> str:
     """Writes the figures and the table of statistics, if there are any."""
     table = chapter.recorded["statistics"]
+    if not len(table):
+        return ""
+    draw_all = functools.partial(draw, styles=chapter.styles)
     says = "top: shift and scale by task, bottom: returns"
-    part = chapter.part("statistics", table, functools.partial(draw, styles=chapter.styles), says)
-    if part is None:
-        return Markup()
-    says = "scales of all tasks next to each other"
-    return render(_WORDS, part=part, scales=chapter.figures("scales", table, draw_scales, says))
+    figures = chapter.figures("statistics", table, draw_all, says)
+    scales = chapter.figures("scales", table, draw_scales, "scales of all tasks next to each other")
+    file = chapter.file(table, "statistics")
+    return chapter.render(_WORDS, figures=figures, scales=scales, file=file)

@@ -1,6 +1,7 @@
 """Sums a comparison up in one table of all its numbers: of agents, between agents, and of runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -13,8 +14,9 @@ from scalable_agent_popart.report import (
     progress,
     statistics,
 )
+from scalable_agent_popart.report.chapter import Chapter
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.final_scores import FinalScores
+from scalable_agent_popart.report.final_scores import FinalScores, columns
 
 # The columns of the table of all numbers. `docs/formats.md` says what they mean.
 COLUMNS = (
@@ -26,34 +28,27 @@ _COUNTS = ("seed", "runs", "episodes", "fewest_frames", "most_frames")
 _KEYS = ["measure", "protocol", "task", "agent"]
 
 
-def recorded(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Makes the tables of learning curves, of populations' members and of each kind of metrics.
+def open_chapter(comparison: Comparison, name: str = "", directory: Path = Path()) -> Chapter:
+    """Tabulates what runs recorded, and sums it up with a row for each number.
 
-    Runs that lag far behind are left out of the metrics.
+    Numbers are agents' over their runs, differences, and each run's. Runs that lag far behind are
+    left out of all but learning curves and populations.
     """
-    return {
+    finals = [FinalScores(comparison, column) for column in columns(comparison.suite)]
+    parts = [final.by_run() for final in finals]
+    recorded = {
         "learning_curves": curves.tabulate_scores(comparison),
         "progress": progress.tabulate(comparison),
-        "batches": progress.tabulate_batches(comparison),
         "statistics": statistics.tabulate(comparison),
         "gradients": gradients.tabulate(comparison),
-        "members": populations.members(comparison),
     }
-
-
-def summarise(finals: Sequence[FinalScores], tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Makes a row for each number: agents' over their runs, differences, and each run's.
-
-    The first of `finals` is of the tasks as they are trained on; `tables` are those of `recorded`.
-    """
-    parts = [final.by_run() for final in finals]
     parts += [
-        curves.means_over_training(tables["learning_curves"], parts[0]),
-        progress.summarise(tables["progress"]),
-        progress.summarise_batches(tables["batches"]),
-        statistics.summarise(tables["statistics"]),
-        gradients.summarise(tables["gradients"]),
-        tables["members"],
+        curves.means_over_training(recorded["learning_curves"], parts[0]),
+        progress.summarise(recorded["progress"]),
+        progress.summarise_batches(progress.tabulate_batches(comparison)),
+        statistics.summarise(recorded["statistics"]),
+        gradients.summarise(recorded["gradients"]),
+        populations.summarise(comparison),
     ]
     by_run = _table(parts)
     kinds = {
@@ -63,7 +58,8 @@ def summarise(finals: Sequence[FinalScores], tables: Mapping[str, pd.DataFrame])
         "difference": [differences.summarise(by_run)],
         "run": [by_run],
     }
-    return _table([part.assign(kind=kind) for kind in kinds for part in kinds[kind]])
+    summary = _table([part.assign(kind=kind) for kind in kinds for part in kinds[kind]])
+    return Chapter(comparison, finals, recorded, summary, name, directory)
 
 
 def _table(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report import (
     curves,
     drawing,
-    final_scores,
     gradients,
     levels,
     populations,
@@ -20,9 +19,8 @@ from scalable_agent_popart.report import (
 )
 from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import recorded, summarise
+from scalable_agent_popart.report.summary import open_chapter
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite, catch, resolve
 from tests.fakes.synthetic_runs import START, compare_runs, make_population, make_run
@@ -129,8 +127,7 @@ def test_variants_of_an_agent_differ_by_their_lines_or_hatches() -> None:
 
 
 def test_levels_are_drawn_as_their_table_says(compared: Comparison) -> None:
-    final = FinalScores(compared, final_scores.columns(compared.suite)[0])
-    table = agents_numbers(summarise([final], recorded(compared)), "normalised")
+    table = agents_numbers(open_chapter(compared).summary, "normalised", protocol="noop")
     (axes,) = levels.draw(table, compared.suite, _STYLES).axes
     names = [text.get_text() for text in axes.get_yticklabels()]
     for bars in axes.containers:

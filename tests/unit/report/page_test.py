@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 from scalable_agent_popart import suites
-from scalable_agent_popart.report import chapter, curves, differences, gradients, levels
 from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.final_scores import IMPALA, RANDOM
 from scalable_agent_popart.report.page import write_report
@@ -291,25 +290,6 @@ def test_what_runs_files_say_is_shown_as_it_is(
     assert _IMAGE in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 5
     assert "&amp;lt;" not in html
-
-
-def test_figures_with_too_many_parts_are_left_out_and_named(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(suites.resolve("atari57").tasks) <= chapter.MAX_DRAWN
-    monkeypatch.setitem(chapter._ENVIRONMENT.globals, "most_drawn", 2)
-    for module in (chapter, curves, differences, gradients, levels):
-        for name in {"MAX_DRAWN", "MAX_COLUMNS"} & {*dir(module)}:
-            monkeypatch.setattr(module, name, 2)
-    text = _report(tmp_path, runs / "popart-1")
-    name = "atari57-3-tasks"
-    drawn = {path.stem.removeprefix(name + "-") for path in (tmp_path / "figures").iterdir()}
-    assert drawn == {"learning-curves-abs_one", "profiles-noop-abs_one", "scales-abs_one"}
-    left_out = re.findall(r'The figure "([^"]+)" is left out.* 3 tasks.* in `(.+)`', text)
-    assert [file for _, file in left_out] == [
-        f"tables/{name}-statistics.csv", "summary.csv", f"tables/{name}-gradients.csv"
-    ]  # fmt: skip
-    assert all((tmp_path / file).exists() for _, file in left_out)
 
 
 def test_a_comparison_begins_with_what_it_is_of_and_its_curves(written: Path) -> None:

@@ -93,7 +93,7 @@ def test_of_tests_those_of_the_ancestry_count_where_it_had_learned_so_much(tmp_p
     run = read_run(str(population.path))
     assert [test.frames for test in run.evaluations] == [210, 540, 690, 700, 950]
     (problem,) = run.problems
-    assert problem.startswith(f"{population.member(2).path}: tests at 700 frames skipped")
+    assert problem.startswith(f"{population.member(2).evaluations / 'noop-700-1.json'} skipped: ")
 
 
 def test_the_best_has_the_highest_capped_score_of_the_most_tasks(tmp_path: Path) -> None:

@@ -9,19 +9,16 @@ import pytest
 from scipy import stats
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import curves, final_scores
+from scalable_agent_popart.report import curves
 from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
-from scalable_agent_popart.report.final_scores import FinalScores
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import COLUMNS, recorded, summarise
+from scalable_agent_popart.report.summary import COLUMNS, open_chapter
 from tests.fakes.synthetic_runs import START, append, begin, compare_runs, make_population, make_run
 
 
 def _summarise(comparison: Comparison) -> pd.DataFrame:
-    columns = final_scores.columns(comparison.suite)
-    finals = [FinalScores(comparison, column) for column in columns]
-    return summarise(finals, recorded(comparison))
+    return open_chapter(comparison).summary
 
 
 @pytest.fixture(scope="module")
