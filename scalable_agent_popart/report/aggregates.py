@@ -16,26 +16,23 @@ _WORDS = """
 <h3>{{ "Final scores: " ~ chapter.headline ~ (", " ~ test.title if several_tests else "") }}</h3>
 {{ table(test.heads, test.rows) }}
 {% if test.papers_mean %}
-<p>
-The mean by papers scores takes 0 as Video Pinball's random score and &minus;16.45 as Double Dunk's
-human score. With these two the means of IMPALA's paper come out.
-</p>
+<p>The mean by papers scores takes 0 as Video Pinball's random score and &minus;16.45 as Double
+Dunk's human score. With these two the means of IMPALA's paper come out.</p>
 {% endif %}
 {{ lines("Returns that do not count here:", test.left_out) }}
 {% endfor %}
 {% if suite.test_versions and several_tests %}
 <p>
 {% if held_out %}
-Test levels have the held-out version of {{ held_out | join(" and of ") }}. Any other level is
-the same among train and test levels, and a test's episodes of it count for both.
+Test levels have the held-out version of {{ held_out | join(" and of ") }}. Any other level is the
+same among train and test levels, and a test's episodes of it count for both.
 {% else %}
 None of these levels has a version that is held out from training. So a test has the same scores on
 train and on test levels.
 {% endif %}
 </p>
 {% endif %}
-<p>
-{{ "In brackets are 95% intervals." if one_run or several_runs else "" }}
+<p>{{ "In brackets are 95% intervals." if one_run or several_runs else "" }}
 {% if one_run %}
 Those of a single run are over its episodes: bootstraps, which compute the score many times, of
 episodes drawn from the run's with replacement. They show how far chance in these episodes moves the
@@ -45,22 +42,18 @@ score of one policy, and say nothing about another seed.
 Those of several runs are Student's t for their mean, very wide for two runs.
 {% endif %}
 Runs that are not tested yet (<code>--mode=test</code>) count by the last {{ recent }} episodes of
-each task. All numbers of this page, by run and by agent, are in {{ link(summary) }}.
-</p>
+each task. All numbers of this page, by run and by agent, are in {{ link(summary) }}.</p>
 {% if from_file %}
 <p>A run from a file (<code>--scores</code>) counts by its returns after its last frames.</p>
 {% endif %}
 {% if not scored %}
 <p>Random and human scores of these levels are not known.</p>
 {% elif tests | selectattr("several") | list %}
-<p>
-An interquartile mean leaves out a quarter of the tasks at either end. An optimality gap is what
-tasks lack to 100% in the mean.
-</p>
+<p>An interquartile mean leaves out a quarter of the tasks at either end. An optimality gap is what
+tasks lack to 100% in the mean.</p>
 {% endif %}
 {% if 0 < scored < suite.reference_scores | length %}
-<p>
-<strong>A subset</strong>: all scores are over {{ scored }} of
+<p><strong>A subset</strong>: all scores are over {{ scored }} of
 {{ suite.reference_scores | length }} tasks.
 {% if chapter.published %}
 Those of {{ impala }} are computed from its published scores of the same tasks.

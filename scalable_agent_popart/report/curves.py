@@ -24,8 +24,7 @@ _WORDS = """
 <h3>Learning curves</h3>
 {% if scores %}
 {{ scores }}
-<p>
-A line is the mean of each task's last {{ recent }} training episodes, once every task has one.
+<p>A line is the mean of each task's last {{ recent }} training episodes, once every task has one.
 {% if chapter.several_runs %}
 Thick lines are agents' means over runs, thin lines their runs, and areas the means' 95% intervals
 by Student's t, cut off at the axis.
@@ -40,11 +39,9 @@ Dotted lines are published final scores, in the colours of their agents.
 {% endif %}
 {% if returns %}
 {{ returns }}
-<p>
-Raw returns of each task in training
+<p>Raw returns of each task in training
 {{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.
-The points are in {{ link(returns_file) }}.
-</p>
+The points are in {{ link(returns_file) }}.</p>
 {% endif %}
 """
 
@@ -53,10 +50,10 @@ def tabulate_returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFra
     """Makes a row per run, task and point from its first episode on: the mean of recent returns."""
 
     def read(run: Run) -> pd.DataFrame:
-        recent = _curves(comparison, run, tasks)
-        # The values' name must be no task's, so it is a number at first.
-        table = recent.melt(var_name="task", value_name=0, ignore_index=False).dropna()
-        return table.reset_index().rename(columns={0: "return"})[["task", "frames", "return"]]
+        table = _curves(comparison, run, tasks).melt(
+            var_name="task", value_name="return", ignore_index=False
+        )
+        return table.dropna().reset_index()[["task", "frames", "return"]]
 
     return comparison.tabulate(read, every_run=True)
 

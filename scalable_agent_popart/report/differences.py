@@ -10,13 +10,11 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, interval, unscored, written
 from scalable_agent_popart.report.compare import MIN_PART_OF_FRAMES
-from scalable_agent_popart.report.populations import OF_MEMBERS
 
 _WORDS = """
 <h3>Differences between agents</h3>
 {{ table(heads, rows) }}
-<p>
-Differences of means over runs, in points, have 95% intervals by Welch's t. It takes runs to be
+<p>Differences of means over runs, in points, have 95% intervals by Welch's t. It takes runs to be
 normally distributed, with a spread for each agent. g is Hedges' effect size, the difference in
 standard deviations of runs. p is of a two-sided permutation test, in which runs change agents in
 every possible way, and is not corrected for the number of comparisons. The test takes both agents
@@ -25,8 +23,7 @@ Trust a difference of means where the interval excludes 0, too. p cannot be belo
 each, 0.1 with three, 0.029 with four and 0.0079 with five. Only agents with as many frames, to a
 tenth, are compared. "Over training" compares the means of the learning curves' points. The
 probability of improvement is how often a run of the first agent beats one of the second in a task,
-averaged over tasks, with ties counted as half.
-</p>
+averaged over tasks, with ties counted as half.</p>
 """
 
 
@@ -37,8 +34,7 @@ def summarise(by_run: pd.DataFrame) -> pd.DataFrame:
     normalised scores. An optimality gap says no more than the mean capped, and is left out.
     """
     keys = ["measure", "protocol", "task", "source"]
-    scored = ("aggregate", "normalised", "mean_over_training", *OF_MEMBERS)
-    compared = by_run[by_run["measure"].isin(scored) | unscored(by_run)]
+    compared = by_run[(by_run["measure"] != "return") | unscored(by_run)]
     compared = compared[compared["task"] != "optimality_gap"]
     rows = []
     for key, of_task in compared.groupby(keys, sort=False, dropna=False):

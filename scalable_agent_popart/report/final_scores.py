@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -129,7 +129,8 @@ class FinalScores:
         self._measured_zero = comparison.measured_zero
         complete = set(suite.tasks) >= suite.reference_scores.keys() and not self._measured_zero
         self.papers = papers_table_1(suite.name, column.name) if complete else {}
-        self._impala = impala_by_level(suite.name, column.name)
+        impala = impala_by_level(suite.name, column.name)
+        self._impala = {level: {"value": score} for level, score in impala.items()}
         self.left_out: list[str] = []
         finals = [final for agent in comparison.agents for final in self._choose(agent)]
         # A file of scores does not say what they are of, so they count as those of runs do.
@@ -139,43 +140,37 @@ class FinalScores:
         ]
 
     def by_run(self) -> pd.DataFrame:
-        """Makes the rows of `tables.COLUMNS` of each run's scores, with intervals over episodes.
+        """Makes the rows of the summary of each run's scores, with intervals over episodes.
 
         The measures are `return` and `normalised` (percent) of each level, and `aggregate` of all.
         """
-        parts = []
+        rows = []
         for final in self._finals:
-            returns, from_file = pd.Series(final.returns), final.run.from_file
-            ends = [scores.interval_of_mean(values) or (np.nan, np.nan) for values in returns]
-            raw = pd.DataFrame(ends, returns.index, ["low", "high"]).assign(
-                value=returns.map(np.mean),
-                episodes=np.nan if from_file else returns.map(len),
-                remark=pd.Series({} if from_file else final.run.config.remarks(), dtype=object),
-            )
+            run, raw = final.run, {}
+            remarks = {} if run.from_file else run.config.remarks()
+            for level, returns in final.returns.items():
+                low, high = scores.interval_of_mean(returns) or (np.nan, np.nan)
+                raw[level] = {"value": np.mean(returns), "low": low, "high": high}
+                raw[level] |= {"episodes": len(returns), "remark": remarks.get(level)}
+                if run.from_file:
+                    raw[level]["episodes"] = np.nan
             intervals = scores.intervals_of_aggregates(
                 final.returns, self._references, scores.reported_aggregates
             )
-            parts.append(
-                self._rows(raw, intervals).assign(
-                    agent=final.agent.label,
-                    run=str(final.run.path),
-                    seed=final.run.seed,
-                    source="test" if final.tested else "training",
-                    fewest_frames=final.frames,
-                    most_frames=final.frames,
-                )
-            )
-        return pd.concat(parts) if parts else pd.DataFrame()
+            about = {"agent": final.agent.label, "run": str(run.path), "seed": run.seed}
+            about |= {"source": "test" if final.tested else "training"}
+            about |= {"fewest_frames": final.frames, "most_frames": final.frames}
+            rows += [about | row for row in self._rows(raw, intervals or {})]
+        return pd.DataFrame(rows)
 
     def published(self) -> pd.DataFrame:
-        """Makes the rows of `tables.COLUMNS` of IMPALA's scores and the paper's Table 1."""
-        paper = pd.DataFrame(
-            {"agent": f"{name}, {in_words('reward_clipping', clipping)} {_PAPER}", "value": score}
-            for (name, clipping), score in self.papers.items()
-        )
+        """Makes the rows of the summary of IMPALA's scores and the paper's Table 1."""
         about = {"protocol": self.column.name, "measure": "aggregate", "task": self._suite.headline}
-        parts = (self._impalas(), paper.assign(**about))
-        return pd.concat([part for part in parts if len(part)] or parts)
+        rows = [row | {"agent": IMPALA} for row in self._rows(self._impala)]
+        for (name, clipping), score in self.papers.items():
+            agent = f"{name}, {in_words('reward_clipping', clipping)} {_PAPER}"
+            rows.append(about | {"agent": agent, "value": score})
+        return pd.DataFrame(rows)
 
     def measured(self) -> pd.DataFrame:
         """Makes the rows of random play, if it was measured in all levels, as those of a run."""
@@ -184,15 +179,16 @@ class FinalScores:
             return pd.DataFrame()
         deviations = raw["standard_error"] * raw["episodes"] ** 0.5
         low, high = scores.students_t(raw["value"], deviations, raw["episodes"])
-        rows = self._rows(raw.assign(low=low, high=high))
-        return rows.assign(agent=RANDOM, episodes=rows["episodes"].min())
+        raw = raw.assign(low=low, high=high).loc[self._levels]
+        about = {"agent": RANDOM, "episodes": raw["episodes"].min()}
+        return pd.DataFrame([row | about for row in self._rows(raw.to_dict("index"))])
 
     def targets(self, clipping: str, names: Sequence[str]) -> dict[str, float]:
         """Returns published scores, by agent, to compare with these agents of a reward clipping."""
         targets = {n: self.papers[n, clipping] for n in names if (n, clipping) in self.papers}
         if clipping == self._suite.defaults["reward_clipping"] and self._impala:
-            aggregates = self._impalas().query("measure == 'aggregate'").set_index("task")
-            targets[IMPALA] = aggregates["value"][self._suite.headline]
+            by_name = {row["task"]: row["value"] for row in self._rows(self._impala)}
+            targets[IMPALA] = by_name[self._suite.headline]
         return targets
 
     def _choose(self, agent: Agent) -> list[_Final]:
@@ -237,39 +233,40 @@ class FinalScores:
                 kept.append(final)
         return kept
 
-    def _impalas(self) -> pd.DataFrame:
-        return self._rows(pd.DataFrame({"value": self._impala})).assign(agent=IMPALA)
-
     def _rows(
-        self, raw: pd.DataFrame, intervals: Mapping[str, scores.Interval] | None = None
-    ) -> pd.DataFrame:
+        self, raw: Mapping[str, Mapping[str, Any]], intervals: Mapping[str, scores.Interval] = {}
+    ) -> list[dict[str, Any]]:
         """Makes the rows of raw scores by level, of their known percent, and of aggregates."""
-        numbers = ["value", "low", "high"]
-        levels = [level for level in self._levels if level in raw.index]
-        scored = [level for level in levels if level in self._references]
-        raw = raw.reindex(levels, columns=[*numbers, "episodes", "remark"]).assign(task=levels)
-        rows = raw.assign(measure="return")
-        if scored:
-            percent = raw.loc[scored].assign(measure="normalised")
-            percent[numbers] = percent[numbers].apply(_percent, references=self._references)
-            rows = pd.concat([rows, percent]).loc[levels]
-            aggregates = scores.reported_aggregates(percent["value"])
-            if not self._suite.normalised:
-                del aggregates["optimality_gap"]
-            whole = self.column.starts == "noop" and len(scored) == len(self._references)
-            whole &= not self._measured_zero  # The papers' means have the published one.
-            if whole and _PAPERS_SCORES.keys() <= self._references.keys():
-                papers_percent = _percent(raw["value"], {**self._references, **_PAPERS_SCORES})
-                aggregates[PAPERS_MEAN] = np.mean(papers_percent)
-            about = {"measure": "aggregate", "episodes": raw["episodes"].min()}
-            of_all = []
-            for name, value in aggregates.items():
-                low, high = (intervals or {}).get(name, (np.nan, np.nan))
-                of_all.append({**about, "task": name, "value": value, "low": low, "high": high})
-            rows = pd.concat([rows, pd.DataFrame(of_all)])
-        return rows.assign(protocol=self.column.name)
-
-
-def _percent(raw: pd.Series, references: Mapping[str, ReferenceScore]) -> pd.Series:
-    """Normalises raw scores by level."""
-    return pd.Series({task: scores.normalise(raw[task], references[task]) for task in raw.index})
+        rows: list[dict[str, Any]] = []
+        normalised = {}
+        levels = [level for level in self._levels if level in raw]
+        for level in levels:
+            about = {"measure": "return", "protocol": self.column.name, "task": level}
+            rows.append({**raw[level], **about})
+            if level in self._references:
+                percent = {
+                    name: scores.normalise(raw[level][name], self._references[level])
+                    for name in ("value", "low", "high")
+                    if name in raw[level]
+                }
+                rows.append(rows[-1] | percent | {"measure": "normalised"})
+                normalised[level] = percent["value"]
+        if not normalised:
+            return rows
+        aggregates = scores.reported_aggregates(list(normalised.values()))
+        if not self._suite.normalised:
+            del aggregates["optimality_gap"]
+        whole = self.column.starts == "noop" and len(normalised) == len(self._references)
+        whole &= not self._measured_zero  # The papers' means have the published one.
+        if whole and _PAPERS_SCORES.keys() <= normalised.keys():
+            papers = {**self._references, **_PAPERS_SCORES}
+            aggregates[PAPERS_MEAN] = np.mean(
+                [scores.normalise(raw[level]["value"], papers[level]) for level in levels]
+            )
+        about = {"measure": "aggregate", "protocol": self.column.name}
+        episodes = min(row.get("episodes", np.nan) for row in rows)
+        for name, value in aggregates.items():
+            low, high = intervals.get(name, (np.nan, np.nan))
+            numbers = {"value": value, "low": low, "high": high, "episodes": episodes}
+            rows.append({**about, **numbers, "task": name})
+        return rows

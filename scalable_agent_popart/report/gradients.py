@@ -22,27 +22,22 @@ _LOSSES = {"policy_gradient_norm": "policy", "total_gradient_norm": "total"}
 _WORDS = """
 <h3>Gradients by task</h3>
 {{ figures }}
-<p>
-Gradients of the policy's loss. Top: their median size over all of an agent's records in each
+<p>Gradients of the policy's loss. Top: their median size over all of an agent's records in each
 stretch of training. Bottom: each task's part of all sizes
-{{- ", in the mean over runs, with its 95% interval shaded" if chapter.several_runs else "" }}.
-</p>
+{{- ", in the mean over runs, with its 95% interval shaded" if chapter.several_runs else "" }}.</p>
 {{ bars }}
 {{ table(heads, rows) }}
-<p>
-The gradient of a batch's loss is the sum of its tasks' gradients. It is taken of the policy's loss
-alone, and of the total, whose value loss reaches the shared layers as well. Size is the length of a
-task's gradient in batches with rollouts of it. Part is that length over the sum of all tasks',
+<p>The gradient of a batch's loss is the sum of its tasks' gradients. It is taken of the policy's
+loss alone, and of the total, whose value loss reaches the shared layers as well. Size is the length
+of a task's gradient in batches with rollouts of it. Part is that length over the sum of all tasks',
 which means little where all are next to zero. Each run counts by its median size and mean part, up
-to the
-{{ frames }} frames that all runs have reached.
+to the {{ frames }} frames that all runs have reached.
 {% if chapter.several_runs %}
 The table has the median size over runs with its range, and the mean part with its 95% interval by
 Student's t.
 {% endif %}
 Clipping to <code>--max_grad_norm</code> and RMSProp's division come later. All records are in
-{{ link(file) }}.
-</p>
+{{ link(file) }}.</p>
 """
 
 

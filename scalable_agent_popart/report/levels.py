@@ -21,8 +21,7 @@ _WORDS = """
 <h3>{{ "Scores by level, " ~ title }}</h3>
 {% if agent %}
 {{ figure }}
-<p>
-Thin lines are 95% intervals, as those in brackets. They are cut off at the axis, which is chosen
+<p>Thin lines are 95% intervals, as those in brackets. They are cut off at the axis, which is chosen
 for bars and runs.
 {% if several_runs %}
 Dots are the lowest and the highest run of an agent with several.

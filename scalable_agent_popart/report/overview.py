@@ -15,18 +15,15 @@ _RUNS = """
 {% set heads = ["Agent", "Run", "Seed", "Frames", "Episodes", "Tests", "Dates (UTC)"] %}
 {{ table(heads + ["Revision", "Device"], rows) }}
 {% if populations %}
-<p>
-A population is one run: the line of descent of its best member's weights through all copies. It
-counts the frames that these weights have learned from, those of one instance of the population.
-</p>
+<p>A population is one run: the line of descent of its best member's weights through all copies. It
+counts the frames that these weights have learned from, those of one instance of the population.</p>
 {% endif %}
 </details>
 """
 _WORDS = """
 {% set suite = chapter.suite %}
-<p>
-{{ "This compares" if agents | length > 1 else "This shows" }} {{ agents | join("; ") }}
-on {{ suite.tasks | length }} task{{ "s" if suite.tasks | length > 1 else "" }}.
+<p>{{ "This compares" if agents | length > 1 else "This shows" }} {{ agents | join("; ") }} on
+{{ suite.tasks | length }} task{{ "s" if suite.tasks | length > 1 else "" }}.
 {% if suite.normalised %}
 0% is the return of random play
 {%- if chapter.comparison.measured_zero %}

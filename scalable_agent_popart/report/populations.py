@@ -22,20 +22,14 @@ from scalable_agent_popart.report.read import Member, Population, Run
 _SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))
 _GREY = "#B0B0B0"
 _MAX_SEGMENTS = 12  # Segments of an ancestry that the page names.
-# Measures of a population's members in the summary.
-OF_MEMBERS = ("best_member", "median_member", "worst_member")
 _WORDS = """
 <h3>Population-based training in <code>{{ path }}</code></h3>
 {{ figure }}
-<p>
-The ancestry of {{ ancestry }}. All of it is in {{ link(ancestries_file) }}.
-</p>
+<p>The ancestry of {{ ancestry }}. All of it is in {{ link(ancestries_file) }}.</p>
 {{ table(heads, rows) }}
-<p>
-Scores are mean capped, of each task's last {{ recent }} training episodes; hyperparameters are the
-present ones. All members together have processed {{ frames }} frames. Every comparison is in
-{{ link(events_file) }}.
-</p>
+<p>Scores are mean capped, of each task's last {{ recent }} training episodes; hyperparameters are
+the present ones. All members together have processed {{ frames }} frames. Every comparison is in
+{{ link(events_file) }}.</p>
 """
 
 
@@ -74,9 +68,9 @@ def summarise(comparison: Comparison) -> pd.DataFrame:
             about = {**columns_of(agent, run), "source": "training"}
             about |= {"fewest_frames": min(frames), "most_frames": max(frames)}
             values = max(known), float(np.median(known)), min(known)
-            measures = zip(OF_MEMBERS, values, strict=True)
+            measures = zip(("best_member", "median_member", "worst_member"), values, strict=True)
             rows += [{**about, "measure": name, "value": value} for name, value in measures]
-    return pd.DataFrame(sorted(rows, key=lambda row: OF_MEMBERS.index(row["measure"])))
+    return pd.DataFrame(sorted(rows, key=lambda row: row["measure"]))
 
 
 def ancestries(comparison: Comparison) -> pd.DataFrame:

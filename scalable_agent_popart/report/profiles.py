@@ -15,10 +15,8 @@ from scalable_agent_popart.suites import Suite
 _WORDS = """
 <h3>Score profiles</h3>
 {{ figures }}
-<p>
-The part of tasks whose score exceeds τ, from all of them at the left to none at the right
-{{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.
-</p>
+<p>The part of tasks whose score exceeds τ, from all of them at the left to none at the right
+{{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.</p>
 """
 
 

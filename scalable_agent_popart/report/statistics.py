@@ -19,15 +19,11 @@ _NAMES = 5  # Tasks of the smallest scales, and of the largest, that are named.
 _WORDS = """
 <h3>Normalisation statistics</h3>
 {{ scales }}
-<p>
-Each task's scale &sigma;, and at the right what it is at the end
-{{- ": means over runs, with 95% intervals by Student's t" if chapter.several_runs else "" }}.
-</p>
+<p>Each task's scale &sigma;, and at the right what it is at the end
+{{- ": means over runs, with 95% intervals by Student's t" if chapter.several_runs else "" }}.</p>
 {{ figures }}
-<p>
-Top: each task's shift, with its scale shaded around it. Bottom: the mean of its last {{ recent }}
-raw returns. The numbers are in {{ link(file) }}.
-</p>
+<p>Top: each task's shift, with its scale shaded around it. Bottom: the mean of its last
+{{ recent }} raw returns. The numbers are in {{ link(file) }}.</p>
 """
 
 

@@ -35,27 +35,28 @@ def open_chapter(comparison: Comparison, name: str = "", directory: Path = Path(
     left out of all but learning curves and populations.
     """
     finals = [FinalScores(comparison, column) for column in columns(comparison.suite)]
-    parts = [final.by_run() for final in finals]
     recorded = {
         "learning_curves": curves.tabulate_scores(comparison),
         "progress": progress.tabulate(comparison),
         "statistics": statistics.tabulate(comparison),
         "gradients": gradients.tabulate(comparison),
     }
-    parts += [
-        curves.means_over_training(recorded["learning_curves"], parts[0]),
+    in_the_end = [final.by_run() for final in finals]
+    over_training = curves.means_over_training(recorded["learning_curves"], in_the_end[0])
+    members = populations.summarise(comparison)
+    scored = _table([*in_the_end, over_training, members])
+    measured = [
         progress.summarise(recorded["progress"]),
         progress.summarise_batches(progress.tabulate_batches(comparison)),
         statistics.summarise(recorded["statistics"]),
         gradients.summarise(recorded["gradients"]),
-        populations.summarise(comparison),
     ]
-    by_run = _table(parts)
+    by_run = _table([*in_the_end, over_training, *measured, members])
     kinds = {
         "agent": [_over_runs(by_run)],
         "measured": [final.measured() for final in finals],
         "published": [final.published() for final in finals],
-        "difference": [differences.summarise(by_run)],
+        "difference": [differences.summarise(scored)],
         "run": [by_run],
     }
     summary = _table([part.assign(kind=kind) for kind in kinds for part in kinds[kind]])

@@ -1,6 +1,5 @@
 """Tables of what runs recorded, against others computed by hand."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 
 from scalable_agent_popart import scores, suites
 from scalable_agent_popart.report import curves, gradients, populations
-from scalable_agent_popart.suites import catch
 from tests.fakes.programs import read_log
 from tests.fakes.synthetic_runs import LINEAGES, append, compare_runs, make_population, make_run
 
@@ -44,18 +42,6 @@ def test_means_of_returns_keep_their_digits_after_larger_ones(tmp_path: Path) ->
     table = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_1"])
     assert set(table["return"][table["frames"] < 150]) == {1e17}
     assert set(table["return"][table["frames"] >= 250]) == {0.5}
-
-
-def test_tasks_may_have_the_names_of_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("return", "frames", "task", "value")
-    suite = dataclasses.replace(catch.SUITE, name="own", tasks=names, reference_scores={})
-    monkeypatch.setattr(suites, "resolve", lambda name: suite)
-    make_run(tmp_path / "run", level_name="own", tests={})
-    table = curves.tabulate_returns(compare_runs(tmp_path / "run"), names)
-    assert tuple(table["task"].unique()) == names
-    assert table["return"].notna().all()
 
 
 def test_stretches_of_gradients_hold_records_of_every_run_if_these_are_even() -> None:
