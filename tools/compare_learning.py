@@ -22,6 +22,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from scalable_agent_popart.errors import UserError
+from scalable_agent_popart.report.drawing import COLOURS
 from scalable_agent_popart.report.read import read_runs
 from scalable_agent_popart.runs.directory import find_runs
 from scalable_agent_popart.system import program
@@ -29,7 +30,6 @@ from scalable_agent_popart.system import program
 _FLAGS = flags.FLAGS
 _WINDOW = 0.125  # Millions of agent steps whose games have one mean.
 _AXES = {"agent_steps_millions": "million agent steps", "minutes": "minutes of training"}
-_COLOURS = {"IMPALA": "#0072B2", "PopArt-IMPALA": "#E69F00"}
 _GREY = "#7F7F7F"
 
 
@@ -73,8 +73,8 @@ def draw(table: pd.DataFrame, curves: pd.DataFrame, against: str) -> Figure:
     games = sorted(set(table["game"]))
     columns, rows = min(len(games), 3), math.ceil(len(games) / 3)
     figure = Figure(figsize=(3.2 * columns + 0.6, 2.8 * rows + 0.6), layout="constrained")
-    others = sorted({*table["agent"]} - _COLOURS.keys())
-    colours = _COLOURS | {agent: f"C{i + 2}" for i, agent in enumerate(others)}
+    others = sorted({*table["agent"]} - COLOURS.keys())
+    colours = COLOURS | {agent: f"C{i + 2}" for i, agent in enumerate(others)}
     shown = {}
     for number, game in enumerate(games, start=1):
         axes = figure.add_subplot(rows, columns, number)

@@ -1,6 +1,5 @@
 """Final scores over tasks."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,10 +95,9 @@ def _of_test(chapter: Chapter, final: FinalScores) -> dict[str, Any] | None:
     several = suite.normalised and len(suite.tasks) > 1
     numbers = agents_numbers(of_column, "aggregate")
     names = list(dict.fromkeys([suite.headline, *(numbers["task"] if several else ())]))
-    write = functools.partial(interval, unit=suite.unit)
     runs = {agent.label: len(agent.runs) for agent in chapter.comparison.agents}
     rows = {agent: [agent, *[""] * (len(names) + 1)] for agent in runs}
-    cells = written(numbers, ["agent"], "task", names, write)
+    cells = written(numbers, ["agent"], "task", names, lambda row: interval(row, unit=suite.unit))
     for entry in numbers[numbers["task"] == suite.headline].to_dict("records"):
         agent = entry["agent"]
         origin = "" if entry["kind"] == "published" else f"{entry['episodes']} episodes per task"

@@ -55,8 +55,6 @@ _ENVIRONMENT = jinja2.Environment(
 )
 _ENVIRONMENT.globals |= {"recent": scores.RECENT_EPISODES, "summary": SUMMARY}
 
-Draw = Callable[[pd.DataFrame], Figure]
-
 
 @dataclass(frozen=True)
 class Chapter:
@@ -110,11 +108,13 @@ class Chapter:
         figure.savefig(path, dpi=110)
         return render(_FIGURE, says=says, data=base64.b64encode(path.read_bytes()).decode())
 
-    def figures(self, name: str, table: pd.DataFrame, draw: Draw, says: str) -> Markup:
+    def figures(
+        self, name: str, table: pd.DataFrame, draw: Callable[..., Figure], says: str, **given: Any
+    ) -> Markup:
         """Writes a figure for each reward clipping, as in the paper; files' agents are in all."""
         drawn, clippings = Markup(), table["agent"].map(self.clippings)
         for clipping in filter(None, clippings.unique()):
-            figure = draw(table[clippings.isin([clipping, ""])])
+            figure = draw(table[clippings.isin([clipping, ""])], **given)
             agents = in_words("reward_clipping", clipping)
             caption = f"{self.comparison.title}, {agents}: {says}"
             drawn += self.figure(figure, f"{name}-{clipping}", caption)

@@ -1,6 +1,5 @@
 """Learning curves: scores over tasks, and each task's returns, against frames."""
 
-import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -175,13 +174,12 @@ def write(chapter: Chapter) -> str:
     few, known = len(suite.tasks) <= MAX_COLUMNS, suite.reference_scores
     tasks = [task for task in suite.tasks if few or task not in known]
     returns = tabulate_returns(chapter.comparison, tasks)
-    draw_tasks = functools.partial(draw_returns, styles=styles)
     says = f"{chapter.headline} against frames", "each task's returns against frames"
     return chapter.render(
         _WORDS,
         scores=chapter.figures("learning-curves", table, draw, says[0]),
         scores_file=chapter.file(table, "learning-curves"),
-        returns=chapter.figures("returns", returns, draw_tasks, says[1]),
+        returns=chapter.figures("returns", returns, draw_returns, says[1], styles=styles),
         returns_file=chapter.file(returns, "returns"),
         published=any(targets.values()),
     )

@@ -198,9 +198,9 @@ class FinalScores:
         for run in agent.runs:
             tests = [test for test in run.evaluations if test.starts == self.column.starts]
             covered = max((len(levels & test.returns.keys()) for test in tests), default=0)
+            whole = [test for test in tests if levels <= test.returns.keys()]
             frames, returns = run.frames, dict[str, np.ndarray]()
-            if covered == total:  # The newest counts, and of several the longest.
-                whole = [test for test in tests if levels <= test.returns.keys()]
+            if whole:  # The newest counts, and of several the longest.
                 whole.sort(key=lambda t: (t.frames, sum(len(t.returns[level]) for level in levels)))
                 frames, returns = whole[-1].frames, whole[-1].returns
             elif self.column.trained_on:

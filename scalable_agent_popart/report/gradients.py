@@ -1,6 +1,5 @@
 """Gradients by task: their sizes over training, and each task's part of all sizes."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -152,9 +151,8 @@ def write(chapter: Chapter) -> str:
     of_agents = chapter.summary.query("kind == 'agent' and measure.str.contains('_gradient_')")
     parts, bars = of_agents[of_agents["measure"] == "policy_gradient_part"], Markup()
     if parts["task"].nunique() > MAX_COLUMNS:
-        draw_bars = functools.partial(draw_parts, styles=chapter.styles)
         says = "mean part of each task in the policy gradient"
-        bars = chapter.figures("gradient-parts", parts, draw_bars, says)
+        bars = chapter.figures("gradient-parts", parts, draw_parts, says, styles=chapter.styles)
     heads = {
         f"{loss}_gradient_{name}": f"{loss} loss: {head}"
         for loss in table["loss"].unique()

@@ -23,7 +23,7 @@ _WORDS = """
 {{ figure }}
 <p>Thin lines are 95% intervals, as those in brackets. They are cut off at the axis, which is chosen
 for bars and runs.
-{% if several_runs %}
+{% if chapter.several_runs %}
 Dots are the lowest and the highest run of an agent with several.
 {% endif %}
 {% if sorted %}
@@ -103,7 +103,7 @@ def _write_test(chapter: Chapter, final: FinalScores) -> str:
     agents = list(dict.fromkeys(table["agent"]))
     rows = written(table, ["task"], "agent", agents, cell)
     ours = normalised.loc[normalised["kind"] == "agent", "agent"]
-    figure = Markup()
+    figure: str = ""
     if len(ours):
         drawn = draw(normalised, chapter.suite, chapter.styles)
         says = f"{chapter.suite.score_name} of each level, {title}"
@@ -118,6 +118,5 @@ def _write_test(chapter: Chapter, final: FinalScores) -> str:
         ],
         agent=ours.iloc[-1] if len(ours) else None,
         sorted=normalised["task"].nunique() >= _MANY,
-        several_runs=(table["runs"] > 1).any(),
         figure=figure,
     )

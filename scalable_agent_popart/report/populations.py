@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
@@ -23,13 +22,16 @@ _SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))
 _GREY = "#B0B0B0"
 _MAX_SEGMENTS = 12  # Segments of an ancestry that the page names.
 _WORDS = """
-<h3>Population-based training in <code>{{ path }}</code></h3>
+{% for population, figure, ancestry, heads, rows in parts %}
+<h3>Population-based training in <code>{{ population.path }}</code></h3>
 {{ figure }}
 <p>The ancestry of {{ ancestry }}. All of it is in {{ link(ancestries_file) }}.</p>
 {{ table(heads, rows) }}
 <p>Scores are mean capped, of each task's last {{ recent }} training episodes; hyperparameters are
-the present ones. All members together have processed {{ frames }} frames. Every comparison is in
+the present ones. All members together have processed
+{{ "{:,}".format(population.members.values() | sum("frames")) }} frames. Every comparison is in
 {{ link(events_file) }}.</p>
+{% endfor %}
 """
 
 
@@ -196,25 +198,17 @@ def write(chapter: Chapter) -> str:
     if not populations:
         return ""
     says = f"{chapter.comparison.title}: hyperparameters and fitness of a population's members"
-    events_file = chapter.file(events(chapter.comparison), "populations")
-    ancestries_file = chapter.file(ancestries(chapter.comparison), "ancestries")
     parts = []
     for number, (*_, population) in enumerate(populations, start=1):
-        heads, rows = _tabulate_members(population)
-        parts.append(
-            chapter.render(
-                _WORDS,
-                path=population.path,
-                figure=chapter.figure(draw(population), f"population-{number}", says),
-                ancestry=_describe_ancestry(population),
-                heads=heads,
-                rows=rows,
-                frames=f"{sum(member.frames for member in population.members.values()):,}",
-                events_file=events_file,
-                ancestries_file=ancestries_file,
-            )
-        )
-    return Markup().join(parts)
+        figure = chapter.figure(draw(population), f"population-{number}", says)
+        members = _tabulate_members(population)
+        parts.append((population, figure, _describe_ancestry(population), *members))
+    return chapter.render(
+        _WORDS,
+        parts=parts,
+        events_file=chapter.file(events(chapter.comparison), "populations"),
+        ancestries_file=chapter.file(ancestries(chapter.comparison), "ancestries"),
+    )
 
 
 def _describe_ancestry(population: Population) -> str:

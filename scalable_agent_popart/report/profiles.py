@@ -1,7 +1,5 @@
 """Score profiles: in what part of the tasks an agent exceeds each score."""
 
-import functools
-
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
@@ -51,7 +49,7 @@ def write(chapter: Chapter) -> str:
     for final in chapter.finals:
         name, title = final.column.name, final.column.title
         if len(table := of_runs[of_runs["protocol"] == name]):
-            drawn = functools.partial(draw, suite=suite, styles=chapter.styles)
+            look = {"suite": suite, "styles": chapter.styles}
             says = f"share of tasks above each score, {title}"
-            figures += chapter.figures(f"profiles-{name}", table, drawn, says)
+            figures += chapter.figures(f"profiles-{name}", table, draw, says, **look)
     return chapter.render(_WORDS, figures=figures)

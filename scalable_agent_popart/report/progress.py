@@ -8,8 +8,10 @@ from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.read import Run
 
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
-# The heads and the styles of a run's measures.
-_HEADS = ["Frames/s (median)", "Memory, at most (MiB)", "Entropy (median, nats)"]
+_HEADS = (
+    "Agent", "Seed", "Frames/s (median)", "Memory, at most (MiB)", "Entropy (median, nats)",
+    "Tasks in its batches, and the share of each",
+)  # fmt: skip
 _STYLES = {"frames_per_second": ",.0f", "memory_mib": ",.0f", "entropy": ".3g"}
 _WORDS = """
 <details><summary>Training progress</summary>
@@ -39,31 +41,24 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
     return comparison.tabulate(read)
 
 
-def tabulate_batches(comparison: Comparison) -> pd.DataFrame:
-    """Makes a row per run, task and record: the task's share of the rollouts."""
-
-    def read(run: Run) -> pd.DataFrame:
-        return run.numbers("task_metrics", ["batch_share"]).rename(columns={"batch_share": "share"})
-
-    return comparison.tabulate(read)
-
-
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
     """Returns each run's median frame rate and entropy (nats), and its largest memory (MiB)."""
     reduced = {"frames_per_second": "median", "memory_mib": "max", "entropy": "median"}
     return long(table.groupby(RUN, sort=False).agg(reduced), "measure")
 
 
-def summarise_batches(table: pd.DataFrame) -> pd.DataFrame:
+def summarise_batches(comparison: Comparison) -> pd.DataFrame:
     """Returns each task's share of a run's rollouts, and the least and the most of a record's.
 
     A record counts by the frames since the one before. That of a first or last batch has no share
     worth comparing, and is not looked for the least and the most.
     """
+    table = comparison.tabulate(lambda run: run.numbers("task_metrics", ["batch_share"]))
     frames = table.groupby(["run", "task"], sort=False)["frames"].diff().fillna(table["frames"])
     sums = frames.groupby([table["run"], table["task"]]).transform("sum")
     whole = frames >= _MIN_PART_OF_RECORD * frames.groupby(table["run"]).transform("median")
-    weighted = table.assign(value=table["share"] * frames / sums, whole=table["share"].where(whole))
+    share = table["batch_share"]
+    weighted = table.assign(value=share * frames / sums, whole=share.where(whole))
     shares = weighted.groupby([*RUN, "task"], sort=False).agg(
         value=("value", "sum"), lowest=("whole", "min"), highest=("whole", "max")
     )
@@ -85,15 +80,12 @@ def write(chapter: Chapter) -> str:
         run: f"{(share > 0).sum()}, {share.min():.2%} to {share.max():.2%}" for run, share in shares
     }
     rows = [
-        [agent, seed, *texts, *([share_of.get(run, "")] if share_of else [])]
-        for (agent, run, seed), texts in cells.items()
+        [agent, seed, *texts, share_of.get(run, "")] for (agent, run, seed), texts in cells.items()
     ]
-    head_of_shares = ["Tasks in its batches, and the share of each"] if share_of else []
     behind = [
         f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
         for agent, run in chapter.comparison.runs
         if (agent, run) not in chapter.comparison.even_runs
     ]
-    heads = ["Agent", "Seed", *_HEADS, *head_of_shares]
     file = chapter.file(progress, "progress")
-    return chapter.render(_WORDS, heads=heads, rows=rows, file=file, behind=behind)
+    return chapter.render(_WORDS, heads=_HEADS, rows=rows, file=file, behind=behind)

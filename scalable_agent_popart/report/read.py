@@ -77,14 +77,17 @@ class Run:
     """The content of a run or a population, by the frames that its weights learned from."""
 
     path: Path
-    videos: Path | None  # Films of tests, a population's of its best member; a file has none.
-    config: Config
-    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `_read_metrics`.
-    evaluations: tuple[Evaluation, ...]  # All results of `--mode=test`.
-    problems: list[str]  # A line for each thing that could not be read.
-    population: Population | None
     record: Record  # Its `config.json`.
+    logs: Mapping[str, pd.DataFrame]  # `episodes`, and the tables of `_read_metrics`.
+    evaluations: Sequence[Evaluation]  # All results of `--mode=test`.
+    problems: Sequence[str] = ()  # A line for each thing that could not be read.
+    videos: Path | None = None  # Films of tests, a population's of its best member.
+    population: Population | None = None
     from_file: bool = False  # Whether the run is of a file of scores, whose returns are means.
+
+    @property
+    def config(self) -> Config:
+        return self.record.config
 
     @property
     def seed(self) -> int:
@@ -140,7 +143,7 @@ def read_runs(paths: Iterable[str], every_record: bool = False) -> tuple[list[Ru
 
     Also returns a line for each run or file that cannot be read. Raises UserError of no run.
     """
-    runs, problems = [], []
+    runs, problems = [], list[str]()
     for path in {os.path.realpath(path): path for path in paths}.values():
         try:
             runs.append(read_run(path, every_record))
@@ -180,17 +183,17 @@ def read_run(path: str, every_record: bool = False) -> Run:
         logs[number] = {"episodes": _read_episodes(source.episodes, tasks, problems)}
         logs[number] |= _read_metrics(source.metrics, tasks, problems, at_most)
         tests[number] = _read_evaluations(source, record, copies, problems)
-    evaluations = tuple(
+    evaluations = [
         test._replace(frames=test.frames + segment.offset)
         for segment in segments
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
-    )
+    ]
     tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
     if not any(map(len, tables.values())) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
     videos = opened.directory.videos
-    return Run(Path(path), videos, opened.config, tables, evaluations, problems, population, record)
+    return Run(Path(path), record, tables, evaluations, problems, videos, population)
 
 
 def _join(

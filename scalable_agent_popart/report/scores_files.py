@@ -63,18 +63,8 @@ def _run(place: str, config: Config, rows: pd.DataFrame) -> Run:
     nothing = pd.DataFrame(columns=["frames", "task"])
     logs = {"metrics": nothing, "task_metrics": nothing}
     logs["episodes"] = rows.rename(columns={"return": "episode_return"})
-    config = replace(config, total_environment_frames=frames)
-    return Run(
-        path=Path(place),
-        videos=None,
-        config=config,
-        logs=logs,
-        evaluations=(Evaluation("noop", frames, last),),
-        problems=[],
-        population=None,
-        record=Record(config),
-        from_file=True,
-    )
+    record = Record(replace(config, total_environment_frames=frames))
+    return Run(Path(place), record, logs, [Evaluation("noop", frames, last)], from_file=True)
 
 
 def _read(path: str) -> pd.DataFrame:

@@ -1,7 +1,5 @@
 """PopArt's statistics: each task's shift and scale over training."""
 
-import functools
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -133,9 +131,8 @@ def write(chapter: Chapter) -> str:
     table = chapter.recorded["statistics"]
     if not len(table):
         return ""
-    draw_all = functools.partial(draw, styles=chapter.styles)
     says = "top: shift and scale by task, bottom: returns"
-    figures = chapter.figures("statistics", table, draw_all, says)
+    figures = chapter.figures("statistics", table, draw, says, styles=chapter.styles)
     scales = chapter.figures("scales", table, draw_scales, "scales of all tasks next to each other")
     file = chapter.file(table, "statistics")
     return chapter.render(_WORDS, figures=figures, scales=scales, file=file)

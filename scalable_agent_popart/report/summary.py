@@ -47,7 +47,7 @@ def open_chapter(comparison: Comparison, name: str = "", directory: Path = Path(
     scored = _table([*in_the_end, over_training, members])
     measured = [
         progress.summarise(recorded["progress"]),
-        progress.summarise_batches(progress.tabulate_batches(comparison)),
+        progress.summarise_batches(comparison),
         statistics.summarise(recorded["statistics"]),
         gradients.summarise(recorded["gradients"]),
     ]

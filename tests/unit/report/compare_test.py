@@ -9,7 +9,7 @@ import numpy as np
 from scalable_agent_popart import suites
 from scalable_agent_popart.report.compare import compare
 from scalable_agent_popart.report.read import Run, read_run
-from scalable_agent_popart.runs.directory import RunDirectory
+from scalable_agent_popart.runs.directory import Record, RunDirectory
 from scalable_agent_popart.scores import ReferenceScore
 from tests.fakes.synthetic_runs import HYPERPARAMETERS, make_event, make_population, make_run
 
@@ -81,8 +81,8 @@ def test_runs_of_suites_with_other_scores_are_not_compared(tmp_path: Path) -> No
     suite = runs[1].config.suite
     scores = {**suite.reference_scores, "catch_1": ReferenceScore(0.0, 10.0)}
     other = dataclasses.replace(suite, reference_scores=scores)
-    config = dataclasses.replace(runs[1].config, suite=other)
-    comparisons, _ = compare([runs[0], dataclasses.replace(runs[1], config=config)], None)
+    record = Record(dataclasses.replace(runs[1].config, suite=other))
+    comparisons, _ = compare([runs[0], dataclasses.replace(runs[1], record=record)], None)
     assert [len(comparison.runs) for comparison in comparisons] == [1, 1]
 
 
