@@ -1,7 +1,6 @@
 """Groups runs into agents, which differ by their seeds, and agents into comparisons."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -151,17 +150,16 @@ def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
     for label, by_flags in groups.items():
         experiments = [experiment(group[0]) for group in by_flags.values()]
         names = [name for name in experiments[0] if len({e[name] for e in experiments}) > 1]
-        lengths = Counter(
-            len(levels.split(",")) for levels in {e["level_name"] for e in experiments}
-        )
+        levels = {e["level_name"] for e in experiments}
+        counts = {each: each.count(",") + 1 for each in levels}
+        in_full = len({*counts.values()}) < len(levels)  # Numbers of tasks would be ambiguous.
         for group, flags_of_group in zip(by_flags.values(), experiments, strict=True):
             words = [label]
             for name in names:
                 value = flags_of_group[name]
                 if name == "level_name":
-                    length = len(value.split(","))
-                    in_full = length < 4 or lengths[length] > 1
-                    words.append(f"trained on {value if in_full else f'{length} tasks'}")
+                    names_tasks = in_full or counts[value] < 4
+                    words.append(f"trained on {value if names_tasks else f'{counts[value]} tasks'}")
                 else:
                     words.append(in_words(name, value))
             agents.append(Agent(group[0].config.agent_name, ", ".join(words), tuple(group)))

@@ -103,18 +103,14 @@ def draw_scores(
     unit = drawing.frames_axis(figure, curves["frames"].max(), len(suite.tasks))
     drawing.draw_runs(axes, curves, suite.headline, unit, styles)
     bottom, top = axes.get_ylim()
-    lines: dict[str, tuple[float, dict[str, Any]]] = {}
+    lines: list[tuple[str, float, dict[str, Any]]] = []
     for agent, score in targets.items():
         colour = drawing.COLOURS.get(agent, drawing.BLACK)
-        lines[drawing.PUBLISHED + agent] = score, {"ls": ":", "lw": 1.5, "color": colour}
-    for score in random:
-        lines[RANDOM] = score, {"ls": "-", "lw": 0.7, "color": drawing.BLACK}
-    for text, (score, look) in lines.items():
-        within = bottom <= score <= top
-        label = f"{text}: {score:.1f}%{' (not in view)' * (not within)}"
-        axes.plot([], [], label=label, **look)
-        if within:
-            axes.axhline(score, **look)
+        lines.append((drawing.PUBLISHED + agent, score, {"ls": ":", "lw": 1.5, "color": colour}))
+    lines += [(RANDOM, score, {"lw": 0.7, "color": drawing.BLACK}) for score in random]
+    for text, score, look in lines:
+        hidden = "" if bottom <= score <= top else " (not in view)"
+        axes.axhline(score, label=f"{text}: {score:.1f}%{hidden}", **look)
     axes.set_xlim(left=0)
     axes.set_ylabel(drawing.score_axis(suite, suite.headline))
     axes.grid(alpha=0.3)

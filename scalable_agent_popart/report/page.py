@@ -1,4 +1,4 @@
-"""Computes what the report's templates are given, and writes it with its figures and tables."""
+"""Writes a report: its page with the sections of each comparison, and the table of all numbers."""
 
 from collections import Counter
 from collections.abc import Sequence
