@@ -63,7 +63,7 @@ class Chapter:
     comparison: Comparison
     finals: Sequence[FinalScores]  # One for each way to test.
     recorded: Mapping[str, pd.DataFrame]  # What its runs recorded, by section.
-    summary: pd.DataFrame  # All numbers, see `summary.open_chapter`.
+    summary: pd.DataFrame  # All numbers, see `page.open_chapter`.
     name: str  # The chapter's files begin with it.
     directory: Path
 

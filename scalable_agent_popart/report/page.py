@@ -21,6 +21,7 @@ from scalable_agent_popart.report import (
     profiles,
     progress,
     statistics,
+    summary,
 )
 from scalable_agent_popart.report.chapter import (
     NUMBER,
@@ -30,11 +31,10 @@ from scalable_agent_popart.report.chapter import (
     interval,
     render,
 )
-from scalable_agent_popart.report.compare import compare
-from scalable_agent_popart.report.final_scores import with_measured_zero
+from scalable_agent_popart.report.compare import Comparison, compare
+from scalable_agent_popart.report.final_scores import FinalScores, columns, with_measured_zero
 from scalable_agent_popart.report.read import read_runs
 from scalable_agent_popart.report.scores_files import add_agents
-from scalable_agent_popart.report.summary import open_chapter
 from scalable_agent_popart.suites import Suite
 
 # The sections of a chapter in the order of the page.
@@ -124,9 +124,9 @@ def write_report(
             number = names[comparison.name]
             name = comparison.name + f"-{number}" * (number > 1)
             chapters.append(open_chapter(comparison, name, directory))
-        summary = pd.concat({chapter.name: chapter.summary for chapter in chapters})
-        summary = summary.droplevel(1).rename_axis("comparison")
-        summary.to_csv(directory / SUMMARY, errors="replace", float_format=NUMBER)
+        numbers = pd.concat({chapter.name: chapter.summary for chapter in chapters})
+        numbers = numbers.droplevel(1).rename_axis("comparison")
+        numbers.to_csv(directory / SUMMARY, errors="replace", float_format=NUMBER)
         published = any(chapter.published for chapter in chapters)
         page = render(
             _PAGE,
@@ -147,6 +147,41 @@ def write_report(
         ) from error
     outcome = [line for chapter in chapters for line in _outcome(chapter)]
     return Written([one_line(line) for line in skipped], [one_line(line) for line in outcome])
+
+
+def open_chapter(comparison: Comparison, name: str = "", directory: Path = Path()) -> Chapter:
+    """Tabulates what runs recorded, and sums it up with a row for each number.
+
+    Numbers are agents' over their runs, differences, and each run's. Runs that lag far behind are
+    left out of all but learning curves and populations.
+    """
+    finals = [FinalScores(comparison, column) for column in columns(comparison.suite)]
+    recorded = {
+        "learning_curves": curves.tabulate_scores(comparison),
+        "progress": progress.tabulate(comparison),
+        "statistics": statistics.tabulate(comparison),
+        "gradients": gradients.tabulate(comparison),
+    }
+    in_the_end = [final.by_run() for final in finals]
+    over_training = curves.means_over_training(recorded["learning_curves"], in_the_end[0])
+    members = populations.summarise(comparison)
+    scored = summary.tabulate([*in_the_end, over_training, members])
+    measured = [
+        progress.summarise(recorded["progress"]),
+        progress.summarise_batches(comparison),
+        statistics.summarise(recorded["statistics"]),
+        gradients.summarise(recorded["gradients"]),
+    ]
+    by_run = summary.tabulate([*in_the_end, over_training, *measured, members])
+    kinds = {
+        "agent": [summary.over_runs(by_run)],
+        "measured": [final.measured() for final in finals],
+        "published": [final.published() for final in finals],
+        "difference": [differences.summarise(scored)],
+        "run": [by_run],
+    }
+    numbers = summary.tabulate([part.assign(kind=kind) for kind in kinds for part in kinds[kind]])
+    return Chapter(comparison, finals, recorded, numbers, name, directory)
 
 
 def _outcome(chapter: Chapter) -> list[str]:

@@ -19,8 +19,8 @@ from scalable_agent_popart.report import (
 )
 from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.page import open_chapter
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import open_chapter
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.suites import Suite, catch, resolve
 from tests.fakes.synthetic_runs import START, compare_runs, make_population, make_run

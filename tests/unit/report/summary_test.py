@@ -12,8 +12,9 @@ from scalable_agent_popart import scores
 from scalable_agent_popart.report import curves
 from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
+from scalable_agent_popart.report.page import open_chapter
 from scalable_agent_popart.report.read import read_run
-from scalable_agent_popart.report.summary import COLUMNS, open_chapter
+from scalable_agent_popart.report.summary import COLUMNS
 from tests.fakes.synthetic_runs import START, append, begin, compare_runs, make_population, make_run
 
 
