@@ -150,10 +150,9 @@ class FinalScores:
             remarks = {} if run.from_file else run.config.remarks()
             for level, returns in final.returns.items():
                 low, high = scores.interval_of_mean(returns) or (np.nan, np.nan)
+                episodes = np.nan if run.from_file else len(returns)
                 raw[level] = {"value": np.mean(returns), "low": low, "high": high}
-                raw[level] |= {"episodes": len(returns), "remark": remarks.get(level)}
-                if run.from_file:
-                    raw[level]["episodes"] = np.nan
+                raw[level] |= {"episodes": episodes, "remark": remarks.get(level)}
             intervals = scores.intervals_of_aggregates(
                 final.returns, self._references, scores.reported_aggregates
             )

@@ -50,9 +50,9 @@ def events(comparison: Comparison) -> pd.DataFrame:
         for number, member in population.members.items()
         for event in member.lineage
     ]
-    names = [name for name in Event._fields if name not in ("hyperparameters", "started_over")]
     tuned = dict.fromkeys(name for *_, p in populations for name in p.best.config.tuned)
-    table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, "member", *names, *tuned, "started_over"])
+    names = ["member", *Event._fields[: Event._fields.index("hyperparameters")], *tuned]
+    table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, *names, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
 

@@ -29,11 +29,10 @@ def tabulate(comparison: Comparison) -> pd.DataFrame:
     def read(run: Run) -> pd.DataFrame:
         table = run.numbers("metrics", [*names, "entropy_loss", "entropy_cost"])
         # The loss is a sum over a batch's steps.
-        sizes = [
-            [run.record.flag(name, frames) for name in ("unroll_length", "batch_size")]
+        steps = [
+            run.record.flag("unroll_length", frames) * run.record.flag("batch_size", frames)
             for frames in table["frames"]
         ]
-        steps = np.array(sizes, float).reshape(-1, 2).prod(axis=1)
         cost = table["entropy_cost"].replace(0.0, np.nan)
         table = table.assign(entropy=-table["entropy_loss"] / cost / steps)
         return table[["frames", *names, "entropy"]]
