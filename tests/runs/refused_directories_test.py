@@ -20,6 +20,7 @@ from tests.fakes.main_program import run
 _FLAGS = {"level_name": "catch_1", "num_actors": 2, "batch_size": 2, "unroll_length": 10}
 _TRAIN = {**_FLAGS, "logdir": "runs/a", "total_environment_frames": 80}
 _NEW = {**_TRAIN, "logdir": "new", "init_from": "runs/a"}
+_BOARDS_OF_PONG = {"level_name": "pong", "height": 10, "width": 5, "network": "shallow"}
 _PBT = {**_FLAGS, "logdir": "runs/a", "mode": "pbt", "population_size": 2}
 _TEST = {"mode": "test", "logdir": "runs/a"}
 _NEWEST = "checkpoints/ckpt-2"
@@ -130,7 +131,8 @@ _REFUSED = [
     (_lost(f"{_NEWEST}{_DATA}"), _TRAIN, _DELETE),
     # Weights of another run that cannot be taken.
     (_as_trained, _NEW | {"network": "deep"}, "--init_from=runs/a .*--network .*shallow .*deep;"),
-    (_as_trained, _NEW | {"level_name": "pong"}, "stacks_frames .*False .*True;"),
+    (_as_trained, _NEW | {"level_name": "pong"}, "--init_from=runs/a .*--height .*10 .*84;"),
+    (_as_trained, _NEW | _BOARDS_OF_PONG, "--init_from=runs/a .*stacks_frames .*False .*True;"),
     (_as_trained, _NEW | {"zero_mean_filters": True}, "--zero_mean_filters .*False .*True;"),
     (_as_trained, _NEW | {"init_from": "runs/b"}, "--init_from: .*runs/b;"),
     (_as_trained, _PBT | {"logdir": "new", "init_from": "runs/b"}, "--init_from: .*runs/b;"),

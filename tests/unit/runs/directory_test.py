@@ -16,6 +16,7 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs, lock
+from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.settings import SETTINGS
 
 _ROOT = Path(__file__).resolve().parents[3]
