@@ -82,8 +82,9 @@ class Member(trainer.Tuner):
 
     def begin(self, save: Save) -> None:
         """Makes an interrupted comparison; after divergence copies a member or starts over."""
-        start = Event(0, 0, None, None, None, False, None, self._values())
-        self._record(*[] if self._lineage.length else [start])
+        self._record()  # Those of a lost comparison are cut off.
+        if not self._lineage.length:
+            self._record(Event(0, 0, None, None, None, False, None, self._values()))
         num_comparisons, frames = int(self._num_comparisons), int(self._learner.frames)
         if self._diverged:
             self._compare(None, save)
@@ -131,7 +132,7 @@ class Member(trainer.Tuner):
         return {name: float(variable) for name, variable in self._tuned.items()}
 
     def _record(self, *events: Event) -> None:
-        """Appends events to the lineage, once those of a lost comparison are cut off."""
+        """Cuts the lineage back to what the checkpoint knows, and appends events to it."""
         self._lineage.open()
         for event in events:
             self._lineage.write(event._asdict())
