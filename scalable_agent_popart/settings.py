@@ -100,8 +100,11 @@ _MODES = (*RUNS, "report")
 EXPERIMENT = Part("experiment", ("train", "pbt")).same(Use.HISTORY | Use.RESUME_UNASKED)
 # It belongs to the experiment, and a run never changes it.
 CHECKPOINT = Part("checkpoint", RUNS).same(Use.HISTORY | Use.RESUME | Use.TEST)
+# A test may play others, and all jobs of a run must agree on their order.
 LEVELS = CHECKPOINT.during(*_MODES).same(Use.ROLLOUTS).free(Use.TEST)
+# A test must show the agent the images that it knows.
 IMAGES = EXPERIMENT.during(*RUNS).same(Use.TEST)
+# The torso has these, so a run with others cannot start with its weights.
 NETWORK = CHECKPOINT.same(Use.TORSO | Use.ROLLOUTS)
 VALUES = CHECKPOINT.same(Use.VALUES)  # What the heads and their statistics have learned.
 POPART = EXPERIMENT.within("use_popart").same(Use.VALUES)

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.config import Config, flag_name
 from scalable_agent_popart.runs.directory import write_atomically
-from scalable_agent_popart.settings import SETTINGS, Use
+from scalable_agent_popart.settings import Use
 
 _MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
 
@@ -39,7 +39,7 @@ def handshake(config: Config, agent: Agent, spec: Rollout) -> dict[str, str]:
         "--dataset_path given": not config.remarks(),
         "the checksum of all shapes": zlib.crc32(shapes.encode()),
     }
-    return {f"{'--' * (name in SETTINGS)}{name}": str(value) for name, value in settings.items()}
+    return {flag_name(name): str(value) for name, value in settings.items()}
 
 
 def differences(actor: Mapping[str, str], learner: Mapping[str, str], name: str) -> str:

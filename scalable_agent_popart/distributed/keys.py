@@ -72,12 +72,17 @@ def load(directory: Path, role: str) -> Keys:
             certificate=_read(directory / f"{role}.crt", 0o022),
             private_key=_read(directory / f"{role}.key", 0o077),
         )
+        x509.load_pem_x509_certificate(keys.authority)
+        x509.load_pem_x509_certificate(keys.certificate)
+        serialization.load_pem_private_key(keys.private_key, None)
     except FileNotFoundError as error:
         if not directory.exists() or not any(directory.iterdir()):
             raise
         raise UserError(f"{error.filename} is missing: give the {role} its --keys_dir") from error
     except OSError as error:
         raise UserError(f"the keys in {directory} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # Users copy keys to other machines.
+        raise UserError(f"the keys in {directory} are damaged: copy or make them again") from error
     return keys
 
 

@@ -12,6 +12,7 @@ from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_processes import ActorProcesses
 from scalable_agent_popart.distributed.handshake import handshake, record_learner
 from scalable_agent_popart.distributed.port import LearnerPort
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.runs.config import Config
@@ -30,8 +31,13 @@ class RemoteParts(Parts):
     def prepare(self, config: Config) -> None:
         """Makes the learner's keys if there are none; raises UserError as `keys.load` does."""
         directory = keys.directory_of(config)
-        if not os.path.exists(directory / "authority.crt"):  # `Path.exists` may raise.
-            keys.make(directory)
+        authority = directory / "authority.crt"
+        if not os.path.exists(authority):  # `Path.exists` may raise.
+            try:
+                keys.make(directory)
+            except UserError:  # Another run's learner may have made them meanwhile.
+                if not os.path.exists(authority):
+                    raise
         keys.load(directory, keys.LEARNER)
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:

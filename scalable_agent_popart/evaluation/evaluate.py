@@ -17,6 +17,7 @@ from absl import logging
 from environments import EnvironmentLostError, EnvironmentPool, reporting
 from scalable_agent_popart import factory
 from scalable_agent_popart.acting.policy import Policy, WeightStore
+from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
@@ -46,7 +47,9 @@ def follow(run: Run, config: Config) -> None:
     path = directory.path / "evaluator"
     writer = tf.summary.create_file_writer(str(path))
     while frames < config.total_environment_frames:
-        saved = saved_frames(directory.checkpoints)
+        saved = None
+        with contextlib.suppress(UserError):  # The folder may be readable again soon.
+            saved = saved_frames(directory.checkpoints)
         if saved in (None, frames):
             if monotonic() - waits_since > patience_seconds:
                 logging.warning(

@@ -15,6 +15,7 @@ action, an LSTM's state and the newest frames of each environment. It keeps them
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -409,13 +410,17 @@ def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> Step
 
 @contextlib.contextmanager
 def _new_directory(output: str) -> Iterator[Path]:
-    """Makes the directory `output` and lends its path to write to."""
+    """Lends a path to write to, which becomes `output` once it is whole."""
     path = Path(output).expanduser()
     refuse_pattern(os.path.expanduser(output), "output")
+    if os.path.exists(path):
+        raise UserError(f"{output} exists: give another --output")
     try:
-        path.mkdir(parents=True)
-        yield path
-    except FileExistsError as error:
-        raise UserError(f"{output} exists: give another --output") from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            partial = Path(folder, path.name)
+            partial.mkdir()
+            yield partial
+            partial.rename(path)
     except (OSError, tf.errors.OpError, UnsavedError) as error:
         raise UserError(f"{output} cannot be written ({error}); give another --output") from error

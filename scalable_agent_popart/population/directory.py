@@ -90,7 +90,7 @@ class MemberDirectory(RunDirectory):
 
     def published(self) -> Published | None:
         """Returns what was published last, if anything; raises UserError if it is damaged."""
-        with explained(self._fitness):
+        with explained(self._fitness, "delete it, and the member publishes again"):
             record = json.loads(self._fitness.read_text())  # Older ones have more.
             published = Published(**{name: record[name] for name in Published._fields})
             return published._replace(checkpoint=str(self._snapshots / published.checkpoint))

@@ -82,7 +82,7 @@ class Member(trainer.Tuner):
 
     def begin(self, save: Save) -> None:
         """Makes an interrupted comparison; after divergence copies a member or starts over."""
-        self._record()  # Those of a lost comparison are cut off.
+        self._record()  # Events of a lost comparison are cut off.
         if not self._lineage.length:
             self._record(Event(0, 0, None, None, None, False, None, self._values()))
         num_comparisons, frames = int(self._num_comparisons), int(self._learner.frames)

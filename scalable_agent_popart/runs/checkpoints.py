@@ -12,6 +12,7 @@ from scalable_agent_popart.errors import ANOTHER_LOGDIR, PassingError, UnsavedEr
 from scalable_agent_popart.runs.directory import explained, write_atomically
 
 _KEPT = 3
+_NAME = re.compile(r"ckpt-\d+", re.ASCII)
 # TensorFlow loses the number of a file system's error, and its message ends with one of these. Its
 # readers' other errors mean that a checkpoint's content is damaged or a file is missing.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
@@ -76,7 +77,8 @@ def _newest_first(directory: Path) -> list[Path]:
     paths: list[Path] = []
     with explained(directory):
         paths = [file.with_suffix("") for file in directory.iterdir() if file.match("ckpt-*.index")]
-    return sorted(paths, key=_number, reverse=True)
+    numbered = [path for path in paths if _NAME.fullmatch(path.name)]  # Users may keep others.
+    return sorted(numbered, key=_number, reverse=True)
 
 
 def _number(checkpoint: Path) -> int:

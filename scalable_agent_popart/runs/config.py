@@ -1,7 +1,6 @@
 """The configuration of a run: all its settings, checked, and the suite that they name."""
 
 import contextlib
-import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -275,15 +274,20 @@ def _in_its_type(name: str, value: Any) -> Any:
 
 
 def describe_differences(differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """Describes the first of some `Config.differences` in words."""
-    return "; ".join(
-        f"{'--' * (name in SETTINGS)}{name} was {_show(then)} and is {_show(now)}"
-        for name, (then, now) in itertools.islice(differences.items(), _MAX_DIFFERENCES)
-    )
+    """Describes `Config.differences` in words, of a suite's many tasks only the first."""
+    described = [
+        f"{flag_name(name)} was {'empty' if then == '' else then} and is "
+        f"{'empty' if now == '' else now}"
+        for name, (then, now) in differences.items()
+    ]
+    if len(described) > _MAX_DIFFERENCES and not differences.keys() & SETTINGS.keys():
+        described[_MAX_DIFFERENCES:] = [f"{len(described) - _MAX_DIFFERENCES} more"]
+    return "; ".join(described)
 
 
-def _show(value: Any) -> Any:
-    return "empty" if value == "" else value
+def flag_name(name: str) -> str:
+    """Returns a setting's name as users give it; names of anything else stay as they are."""
+    return f"--{name}" if name in SETTINGS else name
 
 
 def _problems(config: Config) -> Iterator[str]:

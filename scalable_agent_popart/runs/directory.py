@@ -46,7 +46,8 @@ class Record:
     history: tuple[Change, ...] = ()  # oldest first
     device: str = ""  # in words; empty if it is not known
     git_revision: str | None = None
-    content: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # All.
+    # The whole file, as JSON.
+    content: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def flag(self, name: str, frames: int) -> Any:
         """Returns the value that a flag had when the run came to so many frames."""
@@ -160,10 +161,11 @@ def lock(path: Path, waits: bool = False) -> IO[str]:
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, advice: str = f"give {ANOTHER_LOGDIR}") -> Iterator[None]:
     """Ends a block that reads a missing file, and raises UserError if one cannot be read.
 
-    `system.program.exit_code` sees by the cause whether it may pass.
+    `system.program.exit_code` sees by the cause whether it may pass. The advice is for damaged
+    content.
     """
     try:
         yield
@@ -174,8 +176,7 @@ def explained(path: Path) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except DAMAGE as error:
-        message = f"{path} is damaged or not of this program ({error})"
-        raise UserError(f"{message}; give {ANOTHER_LOGDIR}") from error
+        raise UserError(f"{path} is damaged or not of this program ({error}); {advice}") from error
 
 
 def write_atomically(path: Path, content: Any) -> None:

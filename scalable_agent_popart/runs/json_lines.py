@@ -53,7 +53,11 @@ def read_lines(path: Path, at_most: int | None = None) -> Iterator[Any]:
             if not line.endswith(b"\n"):
                 break  # What is written meanwhile is the rest of this line.
             if chosen is None or i in chosen:
-                yield json.loads(line)
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"line {i + 1} is no JSON: {error}") from error
+                yield record
 
 
 def last_frames(path: Path) -> int:

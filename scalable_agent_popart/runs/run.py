@@ -17,6 +17,7 @@ from scalable_agent_popart.runs.config import SAME, Config, describe_differences
 from scalable_agent_popart.runs.directory import (
     Record,
     RunDirectory,
+    explained,
     is_population,
     is_run,
     lock,
@@ -108,8 +109,11 @@ class Run:
             message = f"the run in {path} was last trained with other flags: {flags}"
             advice = f"{ANOTHER_LOGDIR}, or --allow_changes to resume with these"
             raise UserError(f"{message}; give the same flags, {advice}")
-        lines = read_lines(directory.metrics) if begins and directory.metrics.exists() else ()
-        if len(list(itertools.islice(lines, 2))) == 2:  # A checkpoint comes before the second line.
+        lines: list[Any] = []
+        if begins:
+            with explained(directory.metrics):
+                lines = list(itertools.islice(read_lines(directory.metrics), 2))
+        if len(lines) == 2:  # A checkpoint comes before the second line.
             message = f"{path} holds logs but no checkpoints, so training would begin again"
             advice = f"bring the checkpoints back or give {ANOTHER_LOGDIR}"
             raise UserError(f"{message} and overwrite them; {advice}")

@@ -60,7 +60,11 @@ def test_keys_are_the_users_own_or_roots(tmp_path: Path, monkeypatch: pytest.Mon
             load_as_user_1000(owner)
 
 
-def test_keys_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_keys_that_are_damaged_or_cannot_be_read_are_named(tmp_path: Path) -> None:
+    keys.make(directory := tmp_path / "keys")
+    (directory / "actor.key").write_text("")
+    with pytest.raises(UserError, match=f"{directory} are damaged"):
+        keys.load(directory, keys.ACTOR)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be read: Not a directory"):
         keys.load(tmp_path / "file", keys.ACTOR)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import scalable_agent_popart
@@ -285,6 +286,20 @@ def test_a_checkpoint_is_loaded_by_its_frames(trained: str) -> None:
     assert (early.policy(observation) != late.policy(observation)).any()
     with pytest.raises(UserError, match=r"no checkpoint at 300 frames .* at 180, 200$"):
         TrainedAgent(trained, 300)
+
+
+def test_a_save_that_fails_leaves_nothing(
+    trained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: tf.train.Checkpoint, path: str) -> None:
+        Path(f"{path}.index").touch()
+        raise OSError("no space left")
+
+    agent = scalable_agent_popart.load(trained)
+    monkeypatch.setattr(tf.train.Checkpoint, "write", fail)
+    with pytest.raises(UserError, match=f"{tmp_path}/saved cannot be written"):
+        agent.save(str(tmp_path / "saved"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_an_interrupted_write_leaves_the_one_before_it_in_force(
     assert _restored_frames(checkpoints, learner) == 8
 
 
+def test_copies_of_other_names_are_left_alone(tmp_path: Path, learner: tf.train.Checkpoint) -> None:
+    checkpoints = _save(tmp_path, learner, 1, 2)
+    (tmp_path / "ckpt-3-backup.index").touch()
+    checkpoints.save()
+    assert _restored_frames(checkpoints, learner) == 2
+    assert (tmp_path / "ckpt-3-backup.index").exists()
+
+
 def test_other_variables_are_refused(tmp_path: Path, learner: tf.train.Checkpoint) -> None:
     Checkpoints(tmp_path, learner=learner, count=tf.Variable(1)).save()
     for objects in (
