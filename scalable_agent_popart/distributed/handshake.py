@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from scalable_agent_popart.agent.agent import Agent
 from scalable_agent_popart.rollouts import Rollout
-from scalable_agent_popart.runs.config import Config, flag_name
+from scalable_agent_popart.runs.config import Config, Use, flag_name
 from scalable_agent_popart.runs.directory import write_atomically
-from scalable_agent_popart.settings import Use
 
 _MAX_NAMED, _MAX_VALUE = 3, 60  # Differences in a message, and characters of a value.
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalable_agent_popart.errors import ANOTHER_LOGDIR, UserError
-from scalable_agent_popart.runs.config import SAME, Config, describe_differences
+from scalable_agent_popart.runs.config import SAME, Config, Use, describe_differences
 from scalable_agent_popart.runs.directory import (
     POPULATION_FILE,
     RunDirectory,
@@ -34,7 +34,6 @@ from scalable_agent_popart.runs.directory import (
 )
 from scalable_agent_popart.runs.json_lines import read_lines
 from scalable_agent_popart.runs.run import Run
-from scalable_agent_popart.settings import Use
 
 
 class Published(NamedTuple):

@@ -7,9 +7,8 @@ import tensorflow as tf
 from scalable_agent_popart import factory
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.learning.learner import Learner
-from scalable_agent_popart.runs.config import Config
+from scalable_agent_popart.runs.config import Config, Use
 from scalable_agent_popart.runs.run import Run
-from scalable_agent_popart.settings import Use
 
 
 def take_over(config: Config, learner: Learner) -> str:
