@@ -48,6 +48,8 @@ _Player = Callable[[np.ndarray, float, bool], int]
 
 def main(argv: list[str]) -> None:
     """Records every game."""
+    if len(argv) > 1:
+        raise UserError(f"{argv[1]!r} is not a flag; flags are written --name=value")
     given = {"level_name": FLAGS.level_name, "seed": FLAGS.seed, "mode": "test"}
     agent, config = None, Config.from_flags(given)
     if FLAGS.logdir:

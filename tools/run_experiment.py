@@ -125,14 +125,18 @@ def _train(
     def work(run: PlannedRun) -> str:
         """Trains and tests a run; returns why it failed, or nothing."""
         train = [f"--flagfile={run.flag_file}", f"--seed={run.seed}", *more_flags]
-        failure = _process(run, train, group, stop)
-        if failure or stop.signal_number or not tests or run_records.is_tested(run.path, episodes):
+        try:
+            failure, ends = _process(run, train, group, stop), stop.signal_number or not tests
+            if failure or ends or run_records.is_tested(run.path, episodes):
+                return failure
+            # A test imports only modules that its own flags name.
+            given = _values([f"--flagfile={run.flag_file}", *more_flags])
+            test = {"mode": "test", "test_num_episodes": episodes}
+            test |= {name: given.get(name) for name in ("level_name", "network")}
+            return _process(run, [f"--{n}={v}" for n, v in test.items() if v], group, stop)
+        except OSError as error:
+            print(failure := f"{run.path} failed ({error})", flush=True)
             return failure
-        # A test imports only modules that its own flags name.
-        given = _values([f"--flagfile={run.flag_file}", *more_flags])
-        test = {"mode": "test", "test_num_episodes": episodes}
-        test |= {name: given.get(name) for name in ("level_name", "network")}
-        return _process(run, [f"--{n}={v}" for n, v in test.items() if v], group, stop)
 
     Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
     with supervisor.group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
@@ -243,7 +247,8 @@ def main(argv: list[str]) -> None:
             failures = _search([run.flag_file for run in runs], more_flags, stop)
         else:
             failures = _train(runs, more_flags, stop, tests=True) if FLAGS.train else []
-            failures += [] if stop.signal_number else filter(None, [_report(runs)])
+            if not stop.signal_number and (failure := _report(runs)):
+                failures.append(failure)
     if stop.signal_number:
         sys.exit(128 + stop.signal_number)
     if failures:

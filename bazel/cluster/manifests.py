@@ -95,8 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.error = _refuse  # type: ignore[method-assign]
 
+    word = _match(r"\S+", "must not be empty and must hold no spaces")
+
     def add(
-        name: str, text: str, default: Any = None, of: Callable[[str], Any] = str, **how: Any
+        name: str, text: str, default: Any = None, of: Callable[[str], Any] = word, **how: Any
     ) -> None:
         if default == []:
             text, how = f"{text}; may be repeated", {"action": "append"}
@@ -138,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     option = _match("--?[a-zA-Z].*", "is not an option of sbatch; write --name=value")
     add("slurm_option", "an option of sbatch, such as --account=lab", [], option)
     add("slurm_learner_option", "the same for the learner only", [], option)
-    add("flag_file", "file of flags of the experiment")
+    parser.add_argument("--flag_file", help="file of flags of the experiment")
     parser.add_argument("--output_dir", default=".", help="where to write the files")
     return parser
 

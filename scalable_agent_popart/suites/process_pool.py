@@ -32,6 +32,7 @@ _SLOW_SECONDS = 0.1  # A process with the turn for longer may have ended; nobody
 _FIRST_PAUSE_SECONDS, _MAX_RESTARTS_IN_A_ROW = 0.1, 8
 _HEALTHY_STEPS = 10  # A death after so many begins a new row.
 _MAX_TURN_SECONDS = 15 * 60.0  # Compiling a map on a busy machine takes minutes.
+_UNSEEN_SECONDS = 5.0
 _GRACE_SECONDS = 5.0
 _MAX_OUTPUT_BYTES = 2**18  # The output's end may hold a map compiler's (10 kB).
 
@@ -69,6 +70,7 @@ class ProcessPool:
         self._due = np.full(size, np.inf)  # The times to start processes again.
         self._has_turn, self._answered = np.zeros((2, size), bool)  # Received ones have neither.
         self._turn_began = np.zeros(size)
+        self._seen = 0.0  # The time of the last look at the processes.
         self._logged: set[str] = set()  # Last words that a warning had.
 
     def start(self) -> None:
@@ -121,6 +123,9 @@ class ProcessPool:
         """Waits at most so long for an answer, and handles processes that end."""
         self._poll.poll(1000 * max(0.0, seconds))
         now = time.monotonic()
+        unseen, self._seen = now - self._seen, now
+        if unseen > _UNSEEN_SECONDS:  # The whole machine may have stood still meanwhile.
+            self._turn_began = np.minimum(self._turn_began + unseen, now)
         slow = self._has_turn & ~self._answered & (now - self._turn_began > _SLOW_SECONDS)
         ended = []
         for i in np.flatnonzero(slow).tolist():
