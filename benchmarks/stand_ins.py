@@ -103,7 +103,7 @@ def measure_overhead(config: Config, seconds: float) -> dict[str, float]:
 
 
 class _Resource:
-    """What does one thing after the other: the stream of a GPU, or all cores together."""
+    """A resource that does one piece of work at a time: a GPU's stream, or all cores as one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -130,7 +130,9 @@ def main(argv: list[str]) -> None:
     if FLAGS.measure != "training" and FLAGS.against:
         raise UserError(f"--measure={FLAGS.measure} goes without --against")
     config = Config.from_flags({"level_name": "pong", **experiment.given_flags()})
-    agents = [config, *([changed(config, FLAGS.against)] if FLAGS.against else [])]
+    agents = [config]
+    if FLAGS.against:
+        agents.append(changed(config, FLAGS.against))
     for agent in agents:
         agent.check_playable()
     hardware.prepare_process()

@@ -45,9 +45,10 @@ class Setting:
 
 
 class Use(enum.Flag):
-    """What becomes of a run, and asks that some of its settings stay the same.
+    """The uses of a trained run. For each of them some settings must have the run's values.
 
-    `Config.differences` compares two configurations for a use.
+    A `Part` names the uses that its settings matter for, and `Config.differences` compares two
+    configurations for a use.
     """
 
     RESUME = enum.auto()  # It is trained further.

@@ -178,7 +178,10 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
         if stop.signal_number:
             return failures
         for agent, runs in remaining.items():
-            ranked = search.rank(level_name, frames, {n: run.path for n, run in runs.items()})
+            try:
+                ranked = search.rank(level_name, frames, {n: run.path for n, run in runs.items()})
+            except UserError as error:
+                raise UserError(f"{agent.stem}: {error}") from error
             rows += [{"agent": agent.stem, **row, **settings[row["setting"]]} for row in ranked]
             better = ranked[: (len(ranked) + 1) // 2]
             remaining[agent] = {row["setting"]: runs[row["setting"]] for row in better}
@@ -194,7 +197,8 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
 def _values(words: Sequence[str]) -> dict[str, str]:
     """Returns the values of the experiment's flags that these words set, as they are written."""
     words = FLAGS.read_flags_from_files(words)
-    return dict(word.lstrip("-").partition("=")[::2] for word in words)
+    pairs = (word.lstrip("-").partition("=") for word in words)
+    return {name: value for name, _, value in pairs}
 
 
 def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:

@@ -192,7 +192,10 @@ def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
     """Returns the values of the experiment's flags that these set, each of its declared type."""
     with flagsaver.flagsaver():
-        _, *others = absl_flags.FLAGS(["experiment.py", *flags])
+        try:
+            _, *others = absl_flags.FLAGS(["experiment.py", *flags])
+        except absl_flags.Error as error:  # This program's own --help would not list the flag.
+            raise UserError(str(error)) from error
         if others:
             raise UserError(f"{others[0]!r} is not a flag; flags are written --name=value")
         return experiment.given_flags()

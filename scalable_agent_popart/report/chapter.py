@@ -56,6 +56,11 @@ _ENVIRONMENT = jinja2.Environment(
 _ENVIRONMENT.globals |= {"recent": scores.RECENT_EPISODES, "summary": SUMMARY}
 
 
+def several_runs(table: pd.DataFrame) -> bool:
+    """Returns whether any agent of a table with a row per run, or more, has several runs."""
+    return bool(table.groupby("agent")["run"].nunique().max() > 1)
+
+
 @dataclass(frozen=True)
 class Chapter:
     """One comparison's part of a report in a directory, with its files."""
@@ -80,11 +85,6 @@ class Chapter:
     def published(self) -> bool:
         """Returns whether the summary has published scores next to the agents' own."""
         return bool((self.summary["kind"] == "published").any())
-
-    @property
-    def several_runs(self) -> bool:
-        """Returns whether any agent has several runs."""
-        return any(len(agent.runs) > 1 for agent in self.comparison.agents)
 
     @property
     def clippings(self) -> dict[str, str]:

@@ -10,7 +10,13 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, agents_numbers, long
+from scalable_agent_popart.report.chapter import (
+    MAX_COLUMNS,
+    Chapter,
+    agents_numbers,
+    long,
+    several_runs,
+)
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.final_scores import RANDOM
@@ -24,7 +30,7 @@ _WORDS = """
 {% if scores %}
 {{ scores }}
 <p>A line is the mean of each task's last {{ recent }} training episodes, once every task has one.
-{% if chapter.several_runs %}
+{% if several_runs %}
 Thick lines are agents' means over runs, thin lines their runs, and areas the means' 95% intervals
 by Student's t, cut off at the axis.
 {% endif %}
@@ -39,7 +45,7 @@ Dotted lines are published final scores, in the colours of their agents.
 {% if returns %}
 {{ returns }}
 <p>Raw returns of each task in training
-{{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.
+{{- ", with lines and areas as in learning curves" if several_returns else "" }}.
 The points are in {{ link(returns_file) }}.</p>
 {% endif %}
 """
@@ -171,12 +177,15 @@ def write(chapter: Chapter) -> str:
     few, known = len(suite.tasks) <= MAX_COLUMNS, suite.reference_scores
     tasks = [task for task in suite.tasks if few or task not in known]
     returns = tabulate_returns(chapter.comparison, tasks)
-    says = f"{chapter.headline} against frames", "each task's returns against frames"
+    says_scores = f"{chapter.headline} against frames"
+    says_returns = "each task's returns against frames"
     return chapter.render(
         _WORDS,
-        scores=chapter.figures("learning-curves", table, draw, says[0]),
+        scores=chapter.figures("learning-curves", table, draw, says_scores),
         scores_file=chapter.file(table, "learning-curves"),
-        returns=chapter.figures("returns", returns, draw_returns, says[1], styles=styles),
+        returns=chapter.figures("returns", returns, draw_returns, says_returns, styles=styles),
         returns_file=chapter.file(returns, "returns"),
+        several_runs=several_runs(table),
+        several_returns=several_runs(returns),
         published=any(targets.values()),
     )

@@ -9,7 +9,13 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, long, written
+from scalable_agent_popart.report.chapter import (
+    MAX_COLUMNS,
+    Chapter,
+    long,
+    several_runs,
+    written,
+)
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.read import Run
@@ -23,7 +29,7 @@ _WORDS = """
 {{ figures }}
 <p>Gradients of the policy's loss. Top: their median size over all of an agent's records in each
 stretch of training. Bottom: each task's part of all sizes
-{{- ", in the mean over runs, with its 95% interval shaded" if chapter.several_runs else "" }}.</p>
+{{- ", in the mean over runs, with its 95% interval shaded" if several_runs else "" }}.</p>
 {{ bars }}
 {{ table(heads, rows) }}
 <p>The gradient of a batch's loss is the sum of its tasks' gradients. It is taken of the policy's
@@ -31,7 +37,7 @@ loss alone, and of the total, whose value loss reaches the shared layers as well
 of a task's gradient in batches with rollouts of it. Part is that length over the sum of all tasks',
 which means little where all are next to zero. Each run counts by its median size and mean part, up
 to the {{ frames }} frames that all runs have reached.
-{% if chapter.several_runs %}
+{% if several_runs %}
 The table has the median size over runs with its range, and the mean part with its 95% interval by
 Student's t.
 {% endif %}
@@ -167,6 +173,7 @@ def write(chapter: Chapter) -> str:
         heads=["Agent", "Task", *heads.values()],
         rows=[[*key, *cells] for key, cells in rows.items()],
         frames=f"{of_agents['most_frames'].max():,}",
+        several_runs=several_runs(table),
     )
 
 

@@ -23,7 +23,7 @@ _WORDS = """
 {{ figure }}
 <p>Thin lines are 95% intervals, as those in brackets. They are cut off at the axis, which is chosen
 for bars and runs.
-{% if chapter.several_runs %}
+{% if several_runs %}
 Dots are the lowest and the highest run of an agent with several.
 {% endif %}
 {% if sorted %}
@@ -119,4 +119,5 @@ def _write_test(chapter: Chapter, final: FinalScores) -> str:
         agent=ours.iloc[-1] if len(ours) else None,
         sorted=normalised["task"].nunique() >= _MANY,
         figure=figure,
+        several_runs=(table["runs"] > 1).any(),
     )

@@ -122,7 +122,7 @@ def write_report(
         for comparison in comparisons:
             names[comparison.name] += 1
             number = names[comparison.name]
-            name = comparison.name + f"-{number}" * (number > 1)
+            name = comparison.name if number == 1 else f"{comparison.name}-{number}"
             chapters.append(open_chapter(comparison, name, directory))
         numbers = pd.concat({chapter.name: chapter.summary for chapter in chapters})
         numbers = numbers.droplevel(1).rename_axis("comparison")

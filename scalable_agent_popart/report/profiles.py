@@ -6,7 +6,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import Chapter
+from scalable_agent_popart.report.chapter import Chapter, several_runs
 from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
 from scalable_agent_popart.suites import Suite
 
@@ -14,7 +14,7 @@ _WORDS = """
 <h3>Score profiles</h3>
 {{ figures }}
 <p>The part of tasks whose score exceeds τ, from all of them at the left to none at the right
-{{- ", with lines and areas as in learning curves" if chapter.several_runs else "" }}.</p>
+{{- ", with lines and areas as in learning curves" if several_runs else "" }}.</p>
 """
 
 
@@ -52,4 +52,4 @@ def write(chapter: Chapter) -> str:
             look = {"suite": suite, "styles": chapter.styles}
             says = f"share of tasks above each score, {title}"
             figures += chapter.figures(f"profiles-{name}", table, draw, says, **look)
-    return chapter.render(_WORDS, figures=figures)
+    return chapter.render(_WORDS, figures=figures, several_runs=several_runs(of_runs))

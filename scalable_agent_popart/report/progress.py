@@ -10,7 +10,6 @@ from scalable_agent_popart.report.read import Run
 _MIN_PART_OF_RECORD = 0.5  # A record with fewer of the median record's frames is not whole.
 _HEADS = (
     "Agent", "Seed", "Frames/s (median)", "Memory, at most (MiB)", "Entropy (median, nats)",
-    "Tasks in its batches, and the share of each",
 )  # fmt: skip
 _STYLES = {"frames_per_second": ",.0f", "memory_mib": ",.0f", "entropy": ".3g"}
 _WORDS = """
@@ -78,13 +77,16 @@ def write(chapter: Chapter) -> str:
     share_of = {
         run: f"{(share > 0).sum()}, {share.min():.2%} to {share.max():.2%}" for run, share in shares
     }
-    rows = [
-        [agent, seed, *texts, share_of.get(run, "")] for (agent, run, seed), texts in cells.items()
-    ]
+    rows = [[agent, seed, *texts] for (agent, _, seed), texts in cells.items()]
+    heads = [*_HEADS]
+    if share_of:  # Older logs have none.
+        heads.append("Tasks in its batches, and the share of each")
+        for (_, run, _), row in zip(cells, rows, strict=True):
+            row.append(share_of.get(run, ""))
     behind = [
         f"{run.path}: at {run.frames:,} frames, and another run of {agent.label} is farther"
         for agent, run in chapter.comparison.runs
         if (agent, run) not in chapter.comparison.even_runs
     ]
     file = chapter.file(progress, "progress")
-    return chapter.render(_WORDS, heads=_HEADS, rows=rows, file=file, behind=behind)
+    return chapter.render(_WORDS, heads=heads, rows=rows, file=file, behind=behind)

@@ -175,11 +175,9 @@ def read_run(path: str, every_record: bool = False) -> Run:
         source: RunDirectory = opened.directory
         copies = set[int]()  # A copy leaves two checkpoints of the same frames.
         if population:
-            source, lineage = (
-                population.members[number].directory,
-                population.members[number].lineage,
-            )
-            copies = {event.frames for event in lineage if event.copied or event.started_over}
+            member = population.members[number]
+            source = member.directory
+            copies = {e.frames for e in member.lineage if e.copied or e.started_over}
         logs[number] = {"episodes": _read_episodes(source.episodes, tasks, problems)}
         logs[number] |= _read_metrics(source.metrics, tasks, problems, at_most)
         tests[number] = _read_evaluations(source, record, copies, problems)

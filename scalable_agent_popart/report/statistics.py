@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report.chapter import Chapter, interval, long
+from scalable_agent_popart.report.chapter import Chapter, interval, long, several_runs
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import VIRIDIS, Styles, frames_axis, legend, plain
 from scalable_agent_popart.report.read import Run
@@ -18,7 +18,7 @@ _WORDS = """
 <h3>Normalisation statistics</h3>
 {{ scales }}
 <p>Each task's scale &sigma;, and at the right what it is at the end
-{{- ": means over runs, with 95% intervals by Student's t" if chapter.several_runs else "" }}.</p>
+{{- ": means over runs, with 95% intervals by Student's t" if several_runs else "" }}.</p>
 {{ figures }}
 <p>Top: each task's shift, with its scale shaded around it. Bottom: the mean of its last
 {{ recent }} raw returns. The numbers are in {{ link(file) }}.</p>
@@ -135,4 +135,5 @@ def write(chapter: Chapter) -> str:
     figures = chapter.figures("statistics", table, draw, says, styles=chapter.styles)
     scales = chapter.figures("scales", table, draw_scales, "scales of all tasks next to each other")
     file = chapter.file(table, "statistics")
-    return chapter.render(_WORDS, figures=figures, scales=scales, file=file)
+    several = several_runs(table)
+    return chapter.render(_WORDS, figures=figures, scales=scales, file=file, several_runs=several)

@@ -100,22 +100,21 @@ class Child:
         """Waits for the end, at most so long; returns the exit code, or None if it still runs."""
         end = math.inf if seconds is None else time.monotonic() + seconds
         while self.exit_code is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)  # `Popen` measures no memory.
-            if pid:
-                self._finish(os.waitstatus_to_exitcode(status), usage.ru_maxrss)
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                self._finish()
             elif (remaining := end - time.monotonic()) > 0:
                 time.sleep(min(remaining, _POLL_SECONDS))
             else:
                 break
         return self.exit_code
 
-    def _finish(self, code: int, max_memory_kib: int) -> None:
+    def _finish(self) -> None:
         if self._leads:
-            with contextlib.suppress(ProcessLookupError):  # Nothing of the group is left.
-                os.killpg(self.pid, signal.SIGKILL)
-        self._process.returncode = code
+            os.killpg(self.pid, signal.SIGKILL)  # No other group has the number before `wait4`.
+        _, status, usage = os.wait4(self.pid, 0)  # `Popen` measures no memory.
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
         self.exit_code = code if code >= 0 else 128 - code
-        self.max_memory_kib = max_memory_kib
+        self.max_memory_kib = usage.ru_maxrss
         with contextlib.suppress(OSError):  # There may be nothing, or the connection is closed.
             message = self.connection.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             self.message = message.decode()

@@ -163,9 +163,9 @@ def test_a_directory_is_refused_in_one_line_that_names_what_to_change(
     may_pass: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    state(Path(shutil.copytree(trained, "runs/a")))
-    before = _content(tmp_path)
     try:
+        state(Path(shutil.copytree(trained, "runs/a")))
+        before = _content(tmp_path)
         with pytest.raises(SystemExit, match=f"^error: .*{named}") as end:
             run(**command)
     finally:

@@ -24,7 +24,8 @@ def files() -> list[Path]:
     paths = [ROOT / name for name in git("ls-files")]
     if not paths:
         for folder, folders, names in os.walk(ROOT):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+            environment = "pyvenv.cfg" in names
+            folders[:] = [f for f in folders if not (environment or f.startswith("."))]
             paths += [Path(folder, name) for name in names]
     return sorted(filter(Path.is_file, paths))  # A tracked file may have been deleted.
 
