@@ -79,7 +79,8 @@ class EnvironmentPool(Protocol):
     """N environments; `receive` and `send` raise EnvironmentLostError if one cannot be kept."""
 
     task_ids: np.ndarray  # int32 [N], the task that each environment plays
-    # If true, actions must go to all at once. Only whole groups may be left out, from then on.
+    # If true, actions must go to all at once. A test may leave out whole groups once it has enough
+    # of their episodes, and then leaves them out to its end.
     lockstep: bool
     groups: np.ndarray  # int64 [N], the group of each, which can rest while others play
     restarts: np.ndarray  # int64 [N], counts in place how often each was lost and began again

@@ -330,7 +330,7 @@ _JOBS: dict[tuple[str, str], Callable[[Mapping[str, Any]], int | None]] = {
     ("pbt", "actor"): _act,
     ("test", "learner"): _test,
     ("report", "learner"): _report,
-    **{(mode, "evaluator"): _test for mode in settings.RUNS},
+    **{(mode, "evaluator"): _test for mode in settings.EVALUATED},
 }
 
 

@@ -163,10 +163,11 @@ class ValueHead(snt.Module):
         return tf.gather(shift, task_ids), tf.gather(tf.stop_gradient(self.scale), task_ids)
 
     def begin(self, targets: tf.Tensor, task_ids: tf.Tensor, rewarded: tf.Tensor) -> tf.Tensor:
-        """Begins the averages of tasks whose average is still empty with their rollouts.
+        """Updates only those tasks whose average is still empty, with all of their rollouts.
 
-        Returns `[B]` bool, which rollouts these are; there are none with a fixed start. The other
-        arguments are those of `update`, which is to leave these rollouts out.
+        Returns `[B]` bool, which rollouts these are; `update` is to leave them out. A task without
+        any reward yet is among them, and its average stays empty. A fixed start has none. The
+        arguments are those of `update`.
         """
         if self.count is None:
             return tf.zeros_like(task_ids, tf.bool)

@@ -37,7 +37,7 @@ class Rollout(NamedTuple):
     agent_state: Any  # recurrent state as it was before step 0
     env_outputs: StepOutput  # [T + 1, ...]
     agent_outputs: AgentOutput  # [T + 1, ...]
-    policy_version: Any  # int64 [], learner updates behind the weights that acted
+    policy_version: Any  # int64 [], number of learner updates that made the weights that acted
 
 
 def _map(

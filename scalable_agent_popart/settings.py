@@ -73,6 +73,10 @@ class Part(NamedTuple):
         """Returns this part for a setting that means something in other modes."""
         return self._replace(modes=modes)
 
+    def also(self, *modes: str) -> "Part":
+        """Returns this part for a setting that means something in further modes."""
+        return self._replace(modes=(*self.modes, *modes))
+
     def within(self, needs: str) -> "Part":
         """Returns this part for settings that mean nothing without another setting."""
         return self._replace(needs=needs)
@@ -96,15 +100,16 @@ POSITIVE, SHARE = Bounds(above=0), Bounds(0, 1)
 SIZE = Bounds(1, 10**6)
 SIZE_OR_NONE = Bounds(0, 10**6)
 RUNS = ("train", "pbt", "test")
+EVALUATED = RUNS  # Next to runs of these modes an evaluator may work.
 _MODES = (*RUNS, "report")
 # The same in runs with other seeds; a run that changes it becomes another experiment.
 EXPERIMENT = Part("experiment", ("train", "pbt")).same(Use.HISTORY | Use.RESUME_UNASKED)
 # It belongs to the experiment, and a run never changes it.
 CHECKPOINT = Part("checkpoint", RUNS).same(Use.HISTORY | Use.RESUME | Use.TEST)
 # A test may play others, and all jobs of a run must agree on their order.
-LEVELS = CHECKPOINT.during(*_MODES).same(Use.ROLLOUTS).free(Use.TEST)
+LEVELS = CHECKPOINT.also("report").same(Use.ROLLOUTS).free(Use.TEST)
 # A test must show the agent the images that it knows.
-IMAGES = EXPERIMENT.during(*RUNS).same(Use.TEST)
+IMAGES = EXPERIMENT.also("test").same(Use.TEST)
 # The torso has these, so a run with others cannot start with its weights.
 NETWORK = CHECKPOINT.same(Use.TORSO | Use.ROLLOUTS)
 VALUES = CHECKPOINT.same(Use.VALUES)  # What the heads and their statistics have learned.
@@ -112,13 +117,14 @@ POPART = EXPERIMENT.within("use_popart").same(Use.VALUES)
 PIXEL_CONTROL = EXPERIMENT.within("pixel_control")
 RUN = Part("run", RUNS)
 PROCESS = Part("process", ("train", "pbt"))
-PLAY = PROCESS.during(*RUNS)  # Tests play as well.
+PLAY = PROCESS.also("test")  # Tests play as well.
 MEMBER = PROCESS.during("pbt", "test").same(Use.ROLLOUTS)
 JOB = Part("job", ("train", "pbt"))  # What this process is in a run of many.
 TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
 # Runs had these values before the settings or their present defaults existed. A run that is resumed
-# keeps the value of its record unless the command names another.
+# keeps the value of its record unless the command names another. A new setting is no entry if its
+# default is what runs did before.
 OLDER = {
     "padding": "same",
     "popart_step_size": 3e-4,
@@ -178,8 +184,8 @@ class Settings:
     )
     seed: int = RUN.same(Use.HISTORY | Use.RESUME_UNASKED).setting(
         1,
-        "Random seed. Tests of a seed play the same games. Training with several actor threads "
-        "does not, since it depends on which of them is first.",
+        "Random seed. Tests of a seed play the same games. Training does not, since actors take "
+        "new weights whenever these arrive.",
         Bounds(0),
     )
     init_from: str = EXPERIMENT.setting(
@@ -309,7 +315,7 @@ class Settings:
     max_grad_norm: float = EXPERIMENT.setting(
         ..., "Global norm that gradients are clipped to; 0 for never.", Bounds(0)
     )
-    precision: str = EXPERIMENT.during(*RUNS).setting(
+    precision: str = EXPERIMENT.also("test").setting(
         "float32",
         "Type of the network's convolutional part; the rest is float32.",
         ("float32", "bfloat16"),

@@ -14,7 +14,7 @@ import psutil
 
 from scalable_agent_popart.report.read import MAX_METRICS
 from scalable_agent_popart.runs.directory import POPULATION_FILE, is_population
-from scalable_agent_popart.runs.json_lines import last_frames, open_to_append, read_lines
+from scalable_agent_popart.runs.json_lines import append, last_frames, read_lines
 from scalable_agent_popart.system.cores import num_cores, processor
 
 # These flags name folders and addresses of the machine, for which kept records have stand-ins.
@@ -58,8 +58,7 @@ def record_process(path: Path, seconds: float, memory: int) -> None:
     """
     revision = _config(path)["git_revision"]
     process = {"seconds": round(seconds, 1), "memory_kib": memory, "git_revision": revision}
-    with open_to_append(path / "processes.jsonl") as file:
-        file.write(json.dumps(process | {"machine": machine()}) + "\n")
+    append(path / "processes.jsonl", process | {"machine": machine()})
 
 
 def is_tested(path: Path, num_episodes: int | None) -> bool:

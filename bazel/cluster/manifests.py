@@ -9,8 +9,7 @@ processes, and the experiment's `--num_actors` counts the environments that each
 `--mode=pbt --population_size=8` makes a population of eight such runs.
 
 Flags that the experiment would refuse are refused here, before anything is written, and without
-loading TensorFlow. A back end is an entry of `_BACK_ENDS`, a template of the same name, and a file
-among the `outs` in `bazel/jobs/jobs.bzl`.
+loading TensorFlow. A back end is a template, and a file among the `outs` in `bazel/jobs/jobs.bzl`.
 """
 
 if __name__ == "__main__":
@@ -42,7 +41,7 @@ from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import program
 
 # What a back end's file is called after the job's name, and its template before `.j2`.
-_BACK_ENDS = ("kubernetes.yaml", "slurm.sh")
+_BACK_ENDS = sorted(path.stem for path in Path(__file__).parent.glob("*.j2"))
 
 # Kubernetes appends `-learner`, an actor's index and a suffix of its own to a name, which must stay
 # a DNS label of at most 63 characters; a Service's may not start with a digit.

@@ -16,7 +16,7 @@ _MAX_TO_CATCH_UP = 10
 
 
 class RolloutSink(Protocol):
-    """Takes the rollouts of an actor thread."""
+    """Takes the rollouts of an actor thread; an environment's n-th rollout is of turn n, from 1."""
 
     @property
     def closed(self) -> bool:
@@ -29,8 +29,8 @@ class RolloutSink(Protocol):
     def reserve(self, count: int, seconds: float, turn: int) -> int:
         """Reserves capacity for up to `count` rollouts, waiting for the first; returns how much.
 
-        Each is the rollout number `turn` of its environment, from 1. Among waiting threads the
-        lowest turn comes first. Rollouts behind the newest turn have additional capacity.
+        Among waiting threads the lowest turn comes first. Rollouts behind the newest turn have
+        additional capacity.
         """
 
     def put(self, rollouts: Rollout) -> None:

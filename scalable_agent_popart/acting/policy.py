@@ -15,7 +15,7 @@ from scalable_agent_popart.rollouts import AgentOutput
 class Weights(NamedTuple):
     """A frozen copy of the agent's weights."""
 
-    version: int  # learner updates behind them
+    version: int  # number of learner updates that made them
     tensors: Sequence[tf.Tensor]  # in the order of `Agent.trainable_variables`
 
 

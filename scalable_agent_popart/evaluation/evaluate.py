@@ -21,9 +21,9 @@ from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.evaluation import summary as evaluation_summary
 from scalable_agent_popart.evaluation.agent_view import AgentView
 from scalable_agent_popart.evaluation.videos import VideoRecorder
+from scalable_agent_popart.runs import json_lines
 from scalable_agent_popart.runs.checkpoints import saved_frames
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.json_lines import open_to_append, to_json
 from scalable_agent_popart.runs.logs import write_events
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites.checked import name_some
@@ -66,8 +66,7 @@ def follow(run: Run, config: Config) -> None:
         frames, scores = summary["frames"], summary["aggregate"]
         means = {level: result["mean_return"] for level, result in summary["tasks"].items()}
         record = {"time": time.time(), "frames": frames, "starts": summary["starts"], **scores}
-        with open_to_append(directory.evaluations_log) as file:
-            file.write(to_json({**record, "mean_return": means}) + "\n")
+        json_lines.append(directory.evaluations_log, {**record, "mean_return": means})
         points = {f"evaluation/{name}": score for name, score in scores.items()}
         points |= {f"evaluation_return/{level}": mean for level, mean in means.items()}
         with write_events(writer, path, frames):

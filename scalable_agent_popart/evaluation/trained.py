@@ -404,7 +404,10 @@ class TaskEnvironment(gymnasium.Env):
 
 
 def _step_output(actions: Any, reward: Any, done: Any, observation: Any) -> StepOutput:
-    """Returns a step `[N, ...]`; its `info` is of the right types, and no agent reads it."""
+    """Returns a step `[N, ...]`, whose `done` is also the end of an episode.
+
+    An agent reads no return or length of its `info`, which are only of the right types.
+    """
     return StepOutput(reward, StepOutputInfo(reward, actions, done), done, observation)
 
 

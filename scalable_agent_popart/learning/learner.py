@@ -70,7 +70,7 @@ class _Computed(NamedTuple):
     losses: dict[str, tf.Tensor]  # The total and its parts, scalars.
     gradients: list[tf.Tensor]
     targets: tf.Tensor  # [T, B], on the scale of the rewards
-    began: tf.Tensor  # bool [B], whether the rollout has begun the average of its task
+    began: tf.Tensor  # bool [B], the rollouts that `ValueHead.begin` has taken
     diagnostics: dict[str, tf.Tensor]  # [B]
 
 
@@ -233,7 +233,11 @@ class Learner(snt.Module):
         return _Computed(parts, gradients, returns.vs, began, diagnostics)
 
     def _differentiate_in_turn(self, batch: Rollout) -> _Computed:
-        """Computes the same for one microbatch after the other."""
+        """Computes the same for one microbatch after the other.
+
+        The batch in which a task's average begins is an exception: each microbatch is normalised by
+        the task's rollouts so far, not by all of the batch.
+        """
         results: list[_Computed] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
             with tf.control_dependencies(tf.nest.flatten(results[-1:])):
@@ -279,9 +283,10 @@ class Learner(snt.Module):
         """Computes the total loss and its weighted parts with the present statistics."""
         options = self._options
         shift, scale = self.head.statistics(self._head_ids(batch))  # [B]
-        normalised = self._values(batch, unroll).normalised[:-1]
+        normalised = self._values(batch, unroll).normalised[:-1]  # [T, B]
+        logits = unroll.policy_logits[:-1]
         value_loss = losses.value_loss(returns.vs, normalised, shift, scale)
-        entropy_loss = losses.entropy_loss(unroll.policy_logits[:-1])
+        entropy_loss = losses.entropy_loss(logits)
         parts = {
             "policy_gradient_loss": losses.policy_gradient_loss(
                 returns.target_action_log_probs, returns.pg_advantages / scale

@@ -1,7 +1,8 @@
 """The rules of population-based training (Jaderberg et al., 2017) as in IMPALA's appendix F.
 
-A member that has finished enough episodes is compared with another one, chosen at random. If the
-other is more than five points fitter, the member copies its weights and hyperparameters (exploit).
+A member that has finished enough episodes is compared with another one, chosen at random among
+those that have. If the other is more than five points fitter, the member copies its weights and
+hyperparameters (exploit).
 In either case it then changes its hyperparameters a little (explore).
 """
 

@@ -371,10 +371,10 @@ def _problems(config: Config) -> Iterator[str]:
 def refuse_meaningless(given: Mapping[str, Any], trained: Config | None = None) -> None:
     """Raises UserError if a flag means nothing, also to the `trained` run that is to be tested."""
     mode = given.get("mode", "train")
-    evaluates = given.get("job_name") == "evaluator" and mode in settings.RUNS
+    evaluates = given.get("job_name") == "evaluator" and mode in settings.EVALUATED
     # All jobs of a run may have the same flags: an evaluator the learner's, and the reverse.
     in_many = any(map(given.get, ("learner_address", "actor_jobs", "job_name")))
-    modes = settings.RUNS if evaluates else (mode, "test") if in_many else (mode,)
+    modes = settings.EVALUATED if evaluates else (mode, "test") if in_many else (mode,)
     is_known = trained is not None or not (evaluates or mode == "test")
     refuse_pattern(given.get("logdir", ""))
     defaults: Mapping[str, Any] = {} if trained is None else trained.flags

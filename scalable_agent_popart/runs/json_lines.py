@@ -41,6 +41,12 @@ def open_to_append(path: Path, most: int = sys.maxsize) -> IO[str]:
     return open(path, "a", encoding="utf-8")
 
 
+def append(path: Path, record: Any) -> None:
+    """Adds a record to a log that no other process writes to at the same time."""
+    with open_to_append(path) as file:
+        file.write(to_json(record) + "\n")
+
+
 def read_lines(path: Path, at_most: int | None = None) -> Iterator[Any]:
     """Yields the records of a log's whole lines; raises OSError, or one of DAMAGE.
 

@@ -100,6 +100,7 @@ class Run:
                 if file.exists():
                     message = f"{path} holds {file.name} but no config.json"
                     raise UserError(f"{message}, so its origin is unknown; give {ANOTHER_LOGDIR}")
+        # Also before the first checkpoint, a directory belongs to the run that it was made for.
         elif differences := config.differences(run.config, Use.RESUME):
             message = f"{path} holds another run: {describe_differences(differences)}"
             raise UserError(f"{message}; {SAME} or {ANOTHER_LOGDIR}")

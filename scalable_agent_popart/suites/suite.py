@@ -151,6 +151,8 @@ class Suite:
                 yield f"reference scores of two different finite numbers, not {numbers}"
         if not self.action_sets:
             yield "a set of actions"
+        if not {"height", "width"} <= self.defaults.keys():
+            yield "defaults of height and width"
         if self.headline not in Aggregate._fields:
             yield f"a headline of {', '.join(Aggregate._fields)}, not {self.headline}"
 

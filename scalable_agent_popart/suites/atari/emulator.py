@@ -35,7 +35,10 @@ def actions_of(game: str, action_set: str) -> tuple[str, ...]:
 
 
 class Emulator:
-    """One game, played and preprocessed bit for bit as by `atari57.AtariEnvironments`."""
+    """One game, played and preprocessed bit for bit as by `atari57.AtariEnvironments`.
+
+    Its 108,000 frames include those of no-ops and buttons at the start, unlike theirs.
+    """
 
     def __init__(self, game: str, options: suite.EnvironmentOptions, seed: int = 0):
         """Loads the game by the name of its ROM and begins it; `seed` is below 2^31."""

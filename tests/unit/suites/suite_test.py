@@ -165,6 +165,7 @@ def test_a_suite_may_use_popart_by_default(write_module: WriteModule) -> None:
         ("SUITE = dataclasses.replace(make(), tasks=('left',))", "scores of all its tasks, or of"),
         ("SUITE = dataclasses.replace(make(), test_versions={'left': 1})", "of printable text"),
         ("SUITE = dataclasses.replace(make(), action_sets={})", "must have a set of actions"),
+        ("SUITE = dataclasses.replace(make(), defaults={})", "must have defaults of height and w"),
         ("SUITE = make(reference_scores=both((1, 1)))", "different finite .* not 1 and 1 for"),
         ("SUITE = make(reference_scores=dict.fromkeys(('left', 'right'), 1))", "ReferenceScore of"),
         ("SUITE = make(action_names=('a',))", "action_names has 1 of 2 actions' names"),
