@@ -163,7 +163,7 @@ class ValueHead(snt.Module):
         return tf.gather(shift, task_ids), tf.gather(tf.stop_gradient(self.scale), task_ids)
 
     def begin(self, targets: tf.Tensor, task_ids: tf.Tensor, rewarded: tf.Tensor) -> tf.Tensor:
-        """Updates only those tasks whose average is still empty, with all of their rollouts.
+        """Updates the tasks whose average is still empty, by rollouts from the first reward on.
 
         Returns `[B]` bool, which rollouts these are; `update` is to leave them out. A task without
         any reward yet is among them, and its average stays empty. A fixed start has none. The

@@ -200,7 +200,7 @@ def make_environments(
 
     Pools share the cores. With a GPU each may use all of them, since others wait for updates.
     Environments of one pool that trains begin alike for a seed. With several pools training depends
-    on which thread is first, so they take no seeds.
+    on which thread is first, so environments that train may ignore their seeds.
     """
     seeds = seed.generate_state(len(task_ids)) >> 1  # Emulators take 31 bits.
     num_threads = max(1, cores.num_cores() // (1 if hardware.has_gpu() else num_pools))

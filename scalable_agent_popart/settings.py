@@ -100,7 +100,7 @@ POSITIVE, SHARE = Bounds(above=0), Bounds(0, 1)
 SIZE = Bounds(1, 10**6)
 SIZE_OR_NONE = Bounds(0, 10**6)
 RUNS = ("train", "pbt", "test")
-EVALUATED = RUNS  # Next to runs of these modes an evaluator may work.
+EVALUATED = RUNS  # An evaluator may work next to runs of these modes.
 _MODES = (*RUNS, "report")
 # The same in runs with other seeds; a run that changes it becomes another experiment.
 EXPERIMENT = Part("experiment", ("train", "pbt")).same(Use.HISTORY | Use.RESUME_UNASKED)

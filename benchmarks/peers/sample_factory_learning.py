@@ -4,8 +4,9 @@
     OMP_WAIT_POLICY=PASSIVE python sample_factory_learning.py --game=breakout --minutes=60 \\
     --csv=breakout.csv
 
-The settings of learning are the example's, and those of speed what `compare.py` calls tuned, with
-the example's eight environments on two workers. All further options go to Sample Factory. Each row
+The settings of learning are the example's, but for a learning rate that hardly falls, as training
+has no planned end. Those of speed are what `compare.py` calls tuned, with the example's synchronous
+sampling and eight environments on two workers. All further options go to Sample Factory. Each row
 of the table is a minute, with the columns of `tools/compare_learning.py`: agent steps up to its
 last game's end, the games that ended in it, and their mean raw return. A minute in which no game
 ended has no row.

@@ -21,6 +21,7 @@ from scalable_agent_popart.runs.directory import find_runs
 
 _CONDITIONS = ["natural", "inverted"]
 _AGENTS = ["PopArt-IMPALA", "IMPALA"]  # The first minus the second is compared.
+_SEEDS = 5  # So many runs of both agents are compared in each condition.
 _LEARNED = 50.0  # A game counts as learned from this share on.
 
 
@@ -32,10 +33,12 @@ def tabulate(run: Run, games: pd.DataFrame) -> pd.DataFrame:
     `entropy` is the policy's in nats at the end.
     """
     test = max(run.evaluations, key=lambda each: each.frames)
+    assert test.frames >= run.config.total_environment_frames, f"{run.path} has no test at its end"
     returns = pd.Series({game: test.returns[game].mean() for game in games.index})
     logged = run.numbers("task_metrics", ["policy_gradient_norm"])
     norms = logged.pivot(index="frames", columns="task", values="policy_gradient_norm")
-    parts = norms.div(norms.sum(axis="columns"), axis="index").mean()
+    # A game without a rollout in the batch adds nothing to its gradient.
+    parts = norms.div(norms.sum(axis="columns"), axis="index").fillna(0.0).mean()
     entropies = run.numbers("task_metrics", ["entropy"]).groupby("task")["entropy"].last()
     config = run.config
     scaled = config.use_popart or config.reward_scale != 1
@@ -108,11 +111,15 @@ def main(*arguments: str) -> None:
     """Writes the tables and the figure of runs in some folders; the last argument is the output."""
     *folders, output = map(Path, arguments)
     games = pd.read_csv(FILE, index_col="game").query("chosen")
-    runs, _ = read_runs(find_runs(map(str, folders)))
+    runs, problems = read_runs(find_runs(map(str, folders)))
+    assert not problems, problems
     shares = pd.concat([tabulate(run, games) for run in runs], ignore_index=True)
     shares["condition"] = pd.Categorical(shares["condition"], _CONDITIONS)
     shares = shares.sort_values(["condition", "agent", "seed"], kind="stable", ignore_index=True)
     measured = measure(shares)
+    assert not measured.duplicated(["condition", "agent", "seed"]).any(), "a seed has two runs"
+    numbers = measured.groupby(["condition", "agent"], observed=True).size().unstack("agent")
+    assert (numbers.loc[_CONDITIONS, _AGENTS] == _SEEDS).all(axis=None), numbers
     output.mkdir(parents=True, exist_ok=True)
     tables = {"shares": shares, "runs": measured, "comparisons": compare(measured)}
     for name, table in tables.items():

@@ -235,8 +235,8 @@ class Learner(snt.Module):
     def _differentiate_in_turn(self, batch: Rollout) -> _Computed:
         """Computes the same for one microbatch after the other.
 
-        The batch in which a task's average begins is an exception: each microbatch is normalised by
-        the task's rollouts so far, not by all of the batch.
+        The batch in which a task's average begins is an exception. The first microbatch with a
+        reward of the task begins the average alone, and later ones are normalised by it.
         """
         results: list[_Computed] = []
         for ids in np.array_split(np.arange(batch.task_id.shape[0]), self._num_microbatches):
