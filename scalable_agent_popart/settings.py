@@ -123,8 +123,8 @@ JOB = Part("job", ("train", "pbt"))  # What this process is in a run of many.
 TEST = Part("test", ("test",))
 REPORT = Part("report", ("report",))
 # Runs had these values before the settings or their present defaults existed. A run that is resumed
-# keeps the value of its record unless the command names another. A new setting is no entry if its
-# default is what runs did before.
+# keeps the value of its record unless the command names another. A new setting needs no entry if
+# its default is what runs did before.
 OLDER = {
     "padding": "same",
     "popart_step_size": 3e-4,

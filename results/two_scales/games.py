@@ -47,7 +47,7 @@ def choose(alone: list[Run], scaled: list[Run]) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    found = [read_runs(find_runs([folder])) for folder in sys.argv[1:]]
-    assert not any(problems for _, problems in found), found
-    alone, *scaled = (runs for runs, _ in found)
+    folders = [read_runs(find_runs([folder])) for folder in sys.argv[1:]]
+    assert not any(problems for _, problems in folders), folders
+    alone, *scaled = (runs for runs, _ in folders)
     choose(alone, *scaled or [[]]).to_csv(FILE, index=False, float_format="%.6g")

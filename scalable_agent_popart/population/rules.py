@@ -2,8 +2,7 @@
 
 A member that has finished enough episodes is compared with another one, chosen at random among
 those that have. If the other is more than five points fitter, the member copies its weights and
-hyperparameters (exploit).
-In either case it then changes its hyperparameters a little (explore).
+hyperparameters (exploit). In either case it then changes its hyperparameters a little (explore).
 """
 
 from collections.abc import Mapping, Sequence
