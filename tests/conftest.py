@@ -2,13 +2,12 @@
 
 import contextlib
 import importlib.util
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -55,10 +54,10 @@ def programs() -> Iterator[Programs]:
 @pytest.fixture
 def stand_in(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., None]]:
+) -> Iterator[Callable[[int], None]]:
     """Makes the stand-in importable as `deepmind_lab`, also in processes that are started.
 
-    The fixture is a function that sets how levels behave: `stand_in(lt_chasm={...}, **{"*": ...})`.
+    The fixture is a function that sets the frames of an episode.
     """
     from scalable_agent_popart.suites.dmlab import dmlab30  # noqa: PLC0415
 
@@ -69,11 +68,7 @@ def stand_in(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
     dmlab30.complaint.cache_clear()
 
-    def behave(**levels: dict[str, Any]) -> None:
-        monkeypatch.setenv("FAKE_DMLAB", json.dumps(levels))
-
-    behave()
-    yield behave
+    yield lambda frames: monkeypatch.setenv("FAKE_DMLAB_FRAMES", str(frames))
     dmlab30.complaint.cache_clear()
     sys.modules.pop("deepmind_lab", None)
 
@@ -81,7 +76,6 @@ def stand_in(
 class Engine(NamedTuple):
     """What is imported as `deepmind_lab`."""
 
-    is_real: bool
     room_frames: int  # The longest episodes of the `rooms_*_train` levels have so many frames.
 
 
@@ -89,8 +83,8 @@ class Engine(NamedTuple):
 def engine(request: pytest.FixtureRequest, temporary: Path) -> Engine:
     """Returns the stand-in for `deepmind_lab`, or the real one where it is installed."""
     if request.param == "stand-in":
-        request.getfixturevalue("stand_in")(**{"*": {"episode_frames": 40}})
-        return Engine(is_real=False, room_frames=40)
+        request.getfixturevalue("stand_in")(40)
+        return Engine(room_frames=40)
     if importlib.util.find_spec("deepmind_lab") is None:
         pytest.skip("deepmind_lab is not installed")
-    return Engine(is_real=True, room_frames=3600)
+    return Engine(room_frames=3600)

@@ -21,9 +21,6 @@ _OF_SUITE: dict[str, dict[str, Any]] = {
     "dmlab30": {"unroll_length": 100, "height": 72, "width": 96, "use_lstm": True},
 }
 
-# DmLab has levels that only the engine knows.
-pytestmark = pytest.mark.usefixtures("stand_in")
-
 
 def _given(name: str) -> dict[str, Any]:
     """The flags that a file sets, as `experiment.py` understands them."""
