@@ -53,9 +53,10 @@ def make_run(
             "frames": total * i // 50,
             "frames_per_second": 1000.0,
             "memory_mib": 500.0 + i,
+            "entropy_cost": 0.01,
+            "entropy_loss": -0.01 * entropy,
+            "batch_share": dict.fromkeys(tasks, 1 / len(tasks)),
         }
-        record |= {"entropy_cost": 0.01, "entropy_loss": -0.01 * entropy}
-        record["batch_share"] = dict.fromkeys(tasks, 1 / len(tasks))
         if config.use_popart:
             spans = {task: references[task].human - references[task].random for task in tasks}
             record["shift"] = {t: s * i / 100 for t, s in spans.items()}
@@ -91,11 +92,11 @@ def write_test(
     directory.write_evaluation(evaluation_summary.summarise(config, frames, returns))
 
 
-def make_film(path: Path, images: Sequence[np.ndarray], codec: str = "libx264") -> None:
+def make_film(path: Path, images: Sequence[np.ndarray]) -> None:
     """Writes a film of images uint8 `[height, width, 3]`, 15 per second."""
     path.parent.mkdir(exist_ok=True)
     with av.open(str(path), "w", format="mp4") as container:
-        stream = container.add_stream(codec, 15)
+        stream = container.add_stream("libx264", 15)
         stream.height, stream.width, _ = images[0].shape
         stream.pix_fmt = "yuv420p"
         for image in images:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.fake_cluster_program import starts
-from tests.fakes.programs import ROOT, metrics, wait_until
+from tests.fakes.programs import ROOT, metrics, read_log, wait_until
 from tests.fakes.slurm_cluster import SlurmCluster, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -104,8 +103,12 @@ class Submission:
         names = {f"duel-{self.jobs[0]}-{part}.log" for part in parts}
         return {path.name for path in self.directory.glob("*.log")} == names
 
+    def starts(self) -> list[list[dict]]:
+        """Returns what each part recorded at each start."""
+        return [read_log(self.directory / f"{part}.jsonl") for part in _PARTS]
+
     def num_starts(self) -> list[int]:
-        return [len(starts(self.directory, part)) for part in _PARTS]
+        return [len(starts) for starts in self.starts()]
 
     def hurry(self) -> None:
         """Starts jobs that were queued again at once, without their two minutes of waiting."""
@@ -150,7 +153,7 @@ def test_time_limit_saves_and_queues_again(job: Submission) -> None:
     for role in ("learner", "actor", "evaluator"):
         assert (job.directory / f"{role}.saved").exists()
     assert job.has_its_logs()
-    first = [starts(job.directory, part)[0] for part in _PARTS]
+    first = [starts[0] for starts in job.starts()]
     assert all(f"--logdir={job.directory}/runs/duel" in each["arguments"] for each in first)
     assert [each["devices"] for each in first][1:] == ["-1"] * 3
     assert "--learner_address=127.0.0.1:0" in first[0]["arguments"]
