@@ -22,10 +22,10 @@ class Programs:
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
 
-    def run(self, **flags: Any) -> subprocess.Popen[str]:
+    def run(self, stderr: Any = subprocess.PIPE, **flags: Any) -> subprocess.Popen[str]:
         arguments = [f"--{name}={value}" for name, value in flags.items()]
         command = [sys.executable, "experiment.py", *arguments]
-        pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        pipes: dict[str, Any] = {"stderr": stderr, "stdin": subprocess.DEVNULL}
         process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
         self._processes.append(process)
         return process
@@ -69,9 +69,7 @@ def is_alive(process: int) -> bool:
 
 def children(process: int) -> list[int]:
     """Returns the living processes that one has started."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [child.pid for child in psutil.Process(process).children() if is_alive(child.pid)]
-    return []
+    return [child.pid for child in psutil.Process(process).children() if is_alive(child.pid)]
 
 
 def left_in(directory: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """A user without rights who tries to reach a learner, and prints each attempt's result as JSON.
 
-It is called as `stranger.py ADDRESS RUN USER_ID`.
+It is called as `stranger.py ADDRESS RUN USER_ID` by root, who becomes that user.
 """
 
 import json
@@ -13,14 +13,13 @@ import grpc
 import tensorflow as tf
 
 from scalable_agent_popart.distributed import keys
+from scalable_agent_popart.distributed.link import learner_method, open_channel
 
-METHODS = ("Handshake", "Status", "Weights", "Put")
 
-
-def _answer(channel: grpc.Channel, method: str) -> str:
+def _answer(channel: grpc.Channel) -> str:
     with channel:
         try:
-            channel.unary_unary(f"/popart_impala.Learner/{method}")(b"", timeout=5)
+            learner_method(channel, "Handshake")(b"", timeout=5)  # It alone gives a session.
         except grpc.RpcError as error:
             return error.code().name
     return "answered"
@@ -37,37 +36,30 @@ def _session(address: str) -> str:
     return "answered"
 
 
-def _attempts(address: str, authority: bytes, foreign: keys.Keys) -> dict[str, str]:
-    """Returns the answer to each method in each way, `foreign` being keys of another authority."""
+def _attempts(address: str, forged: keys.Keys) -> dict[str, str]:
+    """Returns the answer to each way; another authority has signed the certificate of `forged`."""
     name = (("grpc.ssl_target_name_override", keys.LEARNER),)
-    # The authority is no secret, since the learner shows it to anybody.
-    anonymous = grpc.ssl_channel_credentials(authority)
-    forged = grpc.ssl_channel_credentials(authority, foreign.private_key, foreign.certificate)
-    ways = {
-        "plain": lambda: grpc.insecure_channel(address),
-        "without a certificate": lambda: grpc.secure_channel(address, anonymous, name),
-        "with a certificate of its own": lambda: grpc.secure_channel(address, forged, name),
+    anonymous = grpc.ssl_channel_credentials(forged.authority)
+    return {
+        "plain": _answer(grpc.insecure_channel(address)),
+        "without a certificate": _answer(grpc.secure_channel(address, anonymous, name)),
+        "with a certificate of its own": _answer(open_channel(address, forged)),
+        "TensorFlow": _session(address),
     }
-    answers = {
-        f"{way}: {method}": _answer(open_channel(), method)
-        for way, open_channel in ways.items()
-        for method in METHODS
-    }
-    return {**answers, "TensorFlow": _session(address)}
 
 
 def main(address: str, run: str, user: str) -> None:
     keys.make(folder := Path(tempfile.mkdtemp(), "keys"))
-    authority = json.loads(sys.stdin.read())["authority"].encode()
-    known = address, authority, keys.load(folder, keys.ACTOR)
-    _attempts(*known)  # These import what the user may be unable to read.
+    # The authority is no secret, since the learner shows it to anybody.
+    authority = keys.load(Path(run, "keys"), keys.ACTOR).authority
+    forged = keys.load(folder, keys.ACTOR)._replace(authority=authority)
+    _attempts(address, forged)  # These import what the user may be unable to read.
     os.setgroups([])
     os.setgid(int(user))
     os.setuid(int(user))
-    answers = _attempts(*known)
+    answers = _attempts(address, forged)
     for path in ("keys", "keys/actor.key"):
         try:
-            answers[path] = str(os.stat(Path(run, path)).st_mode & 0o007)
             answers[path] = str(os.listdir(Path(run, path)))
         except OSError as error:
             answers[path] = type(error).__name__

@@ -7,10 +7,9 @@ import os
 import random
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -24,7 +23,14 @@ from scalable_agent_popart.distributed.learner_pb2 import HandshakeRequest, PutR
 from scalable_agent_popart.distributed.link import learner_method, open_channel
 from scalable_agent_popart.distributed.port import _MAX_HANDSHAKE_BYTES
 from scalable_agent_popart.runs.config import Config
-from tests.fakes.programs import DEADLINE_SECONDS, ROOT, free_port, logged_frames, wait_until
+from tests.fakes.programs import (
+    DEADLINE_SECONDS,
+    Programs,
+    free_port,
+    logged_frames,
+    run_python,
+    wait_until,
+)
 
 _NOBODY = 65534
 _NUM_MESSAGES, _MESSAGES_PER_CONNECTION = 10_000, 10
@@ -33,31 +39,25 @@ _NUM_CLIENTS, _ROLLOUT_SECONDS, _RESTART_SECONDS = 1000, 10.0, 60.0
 
 
 class Run:
-    """A learner and an actor job as processes, whose output is kept in files."""
+    """A learner and an actor job as processes, whose output is kept in a file."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, programs: Programs, directory: Path):
+        self._programs = programs
         self.directory = directory / "run"
         self.log = directory / "learner.log"
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.address = f"127.0.0.1:{free_port()}"
         config = Config.from_flags({**_FLAGS, "learner_address": self.address})
         self.spec = factory.make_rollout_spec(config)
         agent = factory.make_agent(config, self.spec)
         self.handshake = handshake.handshake(config, agent, self.spec)
 
-    def start(self, *flags: str) -> subprocess.Popen[bytes]:
-        given = [f"--{name}={value}" for name, value in _FLAGS.items()]
-        given += [f"--logdir={self.directory}", "--log_seconds=0.5", "--checkpoint_seconds=5"]
-        command = [sys.executable, "experiment.py", *given, *flags]
+    def start(self, **flags: Any) -> subprocess.Popen[str]:
+        given = {**_FLAGS, "logdir": self.directory, "log_seconds": 0.5, "checkpoint_seconds": 5}
         with open(self.log, "ab") as log:
-            self._processes.append(subprocess.Popen(command, cwd=ROOT, stderr=log))
-        return self._processes[-1]
+            return self._programs.run(log, **given, **flags)
 
-    def start_learner(self) -> subprocess.Popen[bytes]:
-        return self.start(
-            f"--learner_address={self.address}", "--total_environment_frames=1000000000"
-        )
+    def start_learner(self) -> subprocess.Popen[str]:
+        return self.start(learner_address=self.address, total_environment_frames=10**9)
 
     def frames(self) -> int:
         return logged_frames(self.directory)
@@ -65,16 +65,10 @@ class Run:
     def actor_keys(self) -> keys.Keys:
         return keys.load(self.directory / "keys", keys.ACTOR)
 
-    def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    with contextlib.closing(Run(tmp_path)) as run:
-        yield run
+def run(programs: Programs, tmp_path: Path) -> Run:
+    return Run(programs, tmp_path)
 
 
 def memory_mib(process: int) -> float:
@@ -82,24 +76,21 @@ def memory_mib(process: int) -> float:
 
 
 def processor_seconds(process: int) -> float:
-    times = psutil.Process(process).cpu_times()
-    return times.user + times.system
+    return sum(psutil.Process(process).cpu_times()[:2])  # The user's and the system's.
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_without_keys_gets_no_answer(run: Run) -> None:
     run.start_learner()
-    run.start("--job_name=actor", "--task=0")
+    run.start(job_name="actor", task=0)
     wait_until(lambda: run.frames() > 0)
     for path in (run.directory.parent, *run.directory.parent.parents[:2]):
         path.chmod(0o755)  # Only the keys' own rights keep the stranger out.
-    command = [sys.executable, "-m", "tests.fakes.stranger", run.address, str(run.directory)]
-    authority = json.dumps({"authority": run.actor_keys().authority.decode()})
-    how = {"cwd": ROOT, "capture_output": True, "text": True, "check": True}
-    result = subprocess.run([*command, str(_NOBODY)], input=authority, **how)
-    answers = json.loads(result.stdout)
+    given = (run.address, str(run.directory), str(_NOBODY))
+    stranger = run_python("-m", "tests.fakes.stranger", *given)
+    assert stranger.returncode == 0, stranger.stderr
+    answers = json.loads(stranger.stdout)
     assert answers.pop("keys") == answers.pop("keys/actor.key") == "PermissionError"
-    assert len(answers) == 13
     assert answers.pop("TensorFlow") in {"UnavailableError", "DeadlineExceededError"}
     assert set(answers.values()) == {"UNAVAILABLE"}
     before = run.frames()
@@ -155,7 +146,7 @@ class Fuzzer:
 
 def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
     learner = run.start_learner()
-    run.start("--job_name=actor", "--task=0")
+    run.start(job_name="actor", task=0)
     wait_until(lambda: run.frames() > 0)
     fuzzer, actor_keys = Fuzzer(run, seed=0), run.actor_keys()
     codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
