@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -150,7 +149,7 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
     wait_until(lambda: run.frames() > 0)
     fuzzer, actor_keys = Fuzzer(run, seed=0), run.actor_keys()
     codes = dict.fromkeys(("PERMISSION_DENIED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED"), 0)
-    num_dropped, memory = 0, []
+    memory = []
     channel = open_channel(run.address, actor_keys)
     for message in range(_NUM_MESSAGES):
         if message % _MESSAGES_PER_CONNECTION == 0:
@@ -163,9 +162,7 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
             call(before, timeout=60)
         with pytest.raises(grpc.RpcError) as refused:
             call(request, timeout=60)
-        code = refused.value.code().name
-        codes[code] += 1
-        num_dropped += code == "PERMISSION_DENIED"
+        codes[refused.value.code().name] += 1
         if message % 100 == 0:
             memory.append(memory_mib(learner.pid))
     channel.close()
@@ -173,88 +170,74 @@ def test_rubbish_with_keys_costs_a_line_per_client(run: Run) -> None:
     # Training takes and returns some memory all the time, so the least of a while is compared.
     warm = min(memory[tenth : 2 * tenth])
     grown = min(memory[-tenth:]) - warm
-    print(f"{codes}, {num_dropped} clients dropped, memory {warm:.0f} MiB and {grown:+.1f}")
-    assert sum(codes.values()) == _NUM_MESSAGES
+    print(f"{codes}, memory {warm:.0f} MiB and {grown:+.1f}")
     assert all(codes.values())
-    assert len(re.findall("dropped a client at", run.log.read_text())) == num_dropped
+    assert run.log.read_text().count("dropped a client at") == codes["PERMISSION_DENIED"]
     assert grown < 0.02 * warm
     wait_until(lambda: run.frames() > frames)
     assert learner.poll() is None
 
 
-class Light:
-    """A client that sends a rollout every ten seconds and finds a learner that is back."""
+async def play(run: Run, fuzzer: Fuzzer, sent: list[float]) -> None:
+    """Sends a rollout every ten seconds, and finds a learner that is back.
 
-    def __init__(self, run: Run, client_keys: keys.Keys):
-        self._run = run
-        self._credentials = grpc.ssl_channel_credentials(
-            client_keys.authority, client_keys.private_key, client_keys.certificate
-        )
-        self._options = (("grpc.ssl_target_name_override", keys.LEARNER),)
-        self.sent: list[float] = []  # The times at which a rollout was taken.
-
-    async def play(self, leaves: list[bytes], handshake: bytes) -> None:
-        await asyncio.sleep(random.uniform(0, _ROLLOUT_SECONDS))
-        pause = 0.2
-        while True:
-            address = self._run.address
-            with contextlib.suppress(grpc.RpcError):
-                async with grpc.aio.secure_channel(
-                    address, self._credentials, self._options
-                ) as channel:
-                    answer = await learner_method(channel, "Handshake")(handshake, timeout=20)
-                    request = PutRequest(session=answer.session, count=1, turn=1, leaves=leaves)
-                    put = learner_method(channel, "Put")
-                    pause = 0.2
-                    while True:
-                        request.number += 1
-                        if (await put(request.SerializeToString(), timeout=20)).taken:
-                            self.sent.append(time.monotonic())
-                            await asyncio.sleep(_ROLLOUT_SECONDS)
-                        else:
-                            await asyncio.sleep(random.uniform(0.05, 0.15))
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(2 * pause, 5.0)
+    Adds the times at which rollouts were taken to `sent`.
+    """
+    shows = run.actor_keys()
+    credentials = grpc.ssl_channel_credentials(
+        shows.authority, shows.private_key, shows.certificate
+    )
+    options = (("grpc.ssl_target_name_override", keys.LEARNER),)
+    pause = 0.2
+    await asyncio.sleep(random.uniform(0, _ROLLOUT_SECONDS))
+    while True:
+        with contextlib.suppress(grpc.RpcError):
+            async with grpc.aio.secure_channel(run.address, credentials, options) as channel:
+                answer = await learner_method(channel, "Handshake")(fuzzer.handshake, timeout=20)
+                request = PutRequest(session=answer.session, count=1, turn=1, leaves=fuzzer.leaves)
+                put = learner_method(channel, "Put")
+                pause = 0.2
+                while True:
+                    request.number += 1
+                    if (await put(request.SerializeToString(), timeout=20)).taken:
+                        sent.append(time.monotonic())
+                        await asyncio.sleep(_ROLLOUT_SECONDS)
+                    else:
+                        await asyncio.sleep(random.uniform(0.05, 0.15))
+        await asyncio.sleep(pause * random.uniform(0.5, 1))
+        pause = min(2 * pause, 5.0)
 
 
 def test_a_thousand_clients_are_served_and_find_a_learner_again(run: Run) -> None:
-    learner = run.start_learner()
-    wait_until(lambda: (run.directory / "learner.json").exists())
-    fuzzer = Fuzzer(run, 0)
-    clients = [Light(run, run.actor_keys()) for _ in range(_NUM_CLIENTS)]
-
-    def all_sent_since(start: float) -> bool:
-        return all(client.sent and client.sent[-1] >= start for client in clients)
+    times: list[list[float]] = [[] for _ in range(_NUM_CLIENTS)]
 
     async def wait_for_all(start: float, seconds: float) -> float:
-        while not all_sent_since(start):
+        while not all(sent and sent[-1] >= start for sent in times):
             assert time.monotonic() < start + seconds, "a client was starved"
             await asyncio.sleep(0.2)
         return time.monotonic() - start
 
     async def measure() -> None:
-        nonlocal learner
-        before = memory_mib(learner.pid)
-        tasks = [
-            asyncio.create_task(client.play(fuzzer.leaves, fuzzer.handshake)) for client in clients
-        ]
+        learner = run.start_learner()
+        wait_until(lambda: (run.directory / "learner.json").exists())
+        before, fuzzer = memory_mib(learner.pid), Fuzzer(run, seed=0)
+        tasks = [asyncio.create_task(play(run, fuzzer, sent)) for sent in times]
         print(f"all connected and sent after {await wait_for_all(time.monotonic(), 120):.1f} s")
         begin, spent = time.monotonic(), processor_seconds(learner.pid)
         await asyncio.sleep(3 * _ROLLOUT_SECONDS)
         share = (processor_seconds(learner.pid) - spent) / (time.monotonic() - begin)
-        least = min(sum(at >= begin for at in client.sent) for client in clients)
+        least = min(sum(at >= begin for at in sent) for sent in times)
         grown = memory_mib(learner.pid) - before
         print(f"{share:.2f} cores, {grown:+.0f} MiB, at least {least} rollouts of each in 30 s")
         assert least >= 2
         learner.kill()
         learner.wait()
         killed = time.monotonic()
-        learner = run.start_learner()
+        run.start_learner()
         again = await wait_for_all(killed, _RESTART_SECONDS + DEADLINE_SECONDS)
         print(f"all sent again {again:.1f} s after the learner was killed")
         assert again < _RESTART_SECONDS
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(measure())
