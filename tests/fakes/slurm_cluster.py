@@ -57,7 +57,7 @@ def missing() -> str:
 
 
 class SlurmCluster:
-    """Slurm with nodes `node0`, `node1` and so on, for as long as the block lasts."""
+    """Slurm with nodes `node0`, `node1` and so on, from `start` to `close`."""
 
     def __init__(self, directory: Path, num_nodes: int):
         self.directory = directory
@@ -77,21 +77,17 @@ class SlurmCluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
 
-    def __enter__(self) -> "SlurmCluster":
-        with contextlib.ExitStack() as stack:
-            stack.push(self)
-            files = ("key-file", "socket", "pid-file", "log-file", "seed-file")
-            options = [f"--{f}={self.directory}/munge.{f.removesuffix('-file')}" for f in files]
-            self._start("munged", "--foreground", "--force", *options)
-            wait_until((self.directory / "munge.socket").exists, *self._daemons.values())
-            self._start("slurmctld", "-D", "-i")
-            for name in self.nodes:
-                self.start_node(name)
-            wait_until(self._all_idle, *self._daemons.values())
-            stack.pop_all()
-        return self
+    def start(self) -> None:
+        files = ("key-file", "socket", "pid-file", "log-file", "seed-file")
+        options = [f"--{f}={self.directory}/munge.{f.removesuffix('-file')}" for f in files]
+        self._start("munged", "--foreground", "--force", *options)
+        wait_until((self.directory / "munge.socket").exists, *self._daemons.values())
+        self._start("slurmctld", "-D", "-i")
+        for name in self.nodes:
+            self.start_node(name)
+        wait_until(self._all_idle, *self._daemons.values())
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for daemon in self._daemons.values():
             daemon.kill()
             daemon.wait()

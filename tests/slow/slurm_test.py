@@ -1,11 +1,12 @@
 """The Slurm script keeps its promises on a real Slurm; stand-ins play most of the experiments."""
 
+import contextlib
 import fcntl
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ _FAKE = "tests/fakes/fake_cluster_program.py"
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with SlurmCluster(tmp_path_factory.mktemp("slurm"), num_nodes=4) as cluster:
+    cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"), num_nodes=4)
+    with contextlib.closing(cluster):
+        cluster.start()
         yield cluster
 
 
@@ -40,8 +43,8 @@ class Submission:
         self, *options: str, program: str = _FAKE, **behaviour: str
     ) -> subprocess.CompletedProcess[str]:
         (self.directory / "tmp").mkdir(exist_ok=True)
-        sizes = [f"--{part}_cpus=4" for part in ("learner", "actor", "evaluator")]
-        sizes += [f"--{part}_memory_gib=1" for part in ("learner", "actor", "evaluator")]
+        parts, each = ("learner", "actor", "evaluator"), ("cpus=4", "memory_gib=1")
+        sizes = [f"--{part}_{size}" for part in parts for size in each]
         command = [sys.executable, str(ROOT / "bazel" / "cluster" / "manifests.py"), "--name=duel"]
         command += ["--actor_jobs=2", "--image=agent:1", "--gpus=0", *sizes, *options]
         subprocess.run([*command, f"--output_dir={self.directory}", "--", *_FLAGS], check=True)
@@ -70,8 +73,7 @@ class Submission:
     @property
     def jobs(self) -> list[str]:
         """Returns the numbers of learner, actors and evaluator, as the run directory has them."""
-        lines = (self.logdir / "slurm_jobs").read_text().splitlines()
-        return lines[0].split()
+        return (self.logdir / "slurm_jobs").read_text().splitlines()[0].split()
 
     @property
     def tasks(self) -> list[str]:
@@ -110,7 +112,7 @@ class Submission:
     def num_starts(self) -> list[int]:
         return [len(starts) for starts in self.starts()]
 
-    def hurry(self) -> None:
+    def _hurry(self) -> None:
         """Starts jobs that were queued again at once, without their two minutes of waiting."""
         parts = zip(self.tasks, self.states(), self.show("Restarts"), strict=True)
         for task, state, restarts in parts:
@@ -119,14 +121,18 @@ class Submission:
                 time.sleep(2)  # Slurm needs a second.
                 self.slurm.run("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Waits for a condition, and hurries jobs on meanwhile."""
+
+        def has_come_about() -> bool:
+            self._hurry()
+            return condition()
+
+        wait_until(has_come_about)
+
     def wait_for(self, *num_starts: int) -> None:
         """Waits for so many starts."""
-
-        def there() -> bool:
-            self.hurry()
-            return self.num_starts() == list(num_starts)
-
-        wait_until(there)
+        self.wait_until(lambda: self.num_starts() == list(num_starts))
 
     def remove_what_was_killed(self) -> None:
         """Removes the temporary directories that jobs leave behind when they are killed."""
@@ -189,12 +195,7 @@ def test_learner_waits_for_one_that_slurm_lost_sight_of(job: Submission) -> None
         fcntl.flock(lock, fcntl.LOCK_EX)
         job.slurm.run("scontrol", "requeue", job.jobs[0])
         log = job.directory / f"duel-{job.jobs[0]}-learner.log"
-
-        def waits() -> bool:
-            job.hurry()
-            return "waiting for the end of this run's learner" in log.read_text()
-
-        wait_until(waits)
+        job.wait_until(lambda: "waiting for the end of this run's learner" in log.read_text())
         job.wait_for_states(*["RUNNING"] * 4)
         assert job.num_starts() == [1, 1, 1, 1]
     job.wait_for(2, 1, 1, 1)
@@ -291,12 +292,7 @@ def test_the_program_itself_resumes_after_its_time_limit(job: Submission) -> Non
     saved = metrics(job.logdir)
     frames = saved[-1]["frames"]
     assert frames < _FRAMES
-
-    def is_over() -> bool:
-        job.hurry()
-        return not job.slurm.run("squeue", "--noheader")
-
-    wait_until(is_over)
+    job.wait_until(lambda: not job.slurm.run("squeue", "--noheader"))
     assert job.states() == ["COMPLETED"] * 4
     assert job.show("ExitCode") == ["0:0"] * 4
     assert job.show("Restarts") == ["1", "0", "0", "0"]
