@@ -9,6 +9,7 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -129,13 +130,12 @@ def test_a_gpu_computes_all_of_the_update_and_of_the_policy(level_name: str) -> 
 def test_a_gpu_has_more_actors_unless_others_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, gpu: bool, given: dict, defaults: dict, num_actors: int
 ) -> None:
-    trained: list[Config] = []
     monkeypatch.setattr(hardware, "has_gpu", lambda: gpu)
-    monkeypatch.setattr(experiment, "_load_tensorflow", lambda *_: None)
-    monkeypatch.setattr(trainer, "train", lambda config, parts: trained.append(config))
+    monkeypatch.setattr(experiment, "_load_tensorflow", mock.Mock())
+    monkeypatch.setattr(trainer, "train", train := mock.Mock())
     config = Config.from_flags({"level_name": "pong", **given, **defaults})
     suite = dataclasses.replace(config.suite, defaults={**config.suite.defaults, **defaults})
     config = dataclasses.replace(config, suite=suite)
     monkeypatch.setattr(experiment, "_config_to_train", lambda given: config)
     experiment._train(given)
-    assert trained[0].num_actors == num_actors
+    assert train.call_args.args[0].num_actors == num_actors

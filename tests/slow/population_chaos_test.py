@@ -33,8 +33,7 @@ def test_members_that_are_killed_leave_nothing_half_made(
         victim = generator.choice(alive)
         folder, process = folders[victim], members[victim]
         # The log is cut back to the checkpoint when the member resumes, and grows again.
-        known = reached[victim]
-        _wait(process, lambda at=folder, past=known: logged_frames(at.path) > past)
+        _wait(process, lambda at=folder, past=reached[victim]: logged_frames(at.path) > past)
         time.sleep(generator.uniform(0, _MAX_WAIT_SECONDS))
         if kill % 2:  # Many are in a comparison soon after the fitness is published.
             published = _inode(folder)
