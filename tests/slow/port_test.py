@@ -75,7 +75,7 @@ def memory_mib(process: int) -> float:
 
 
 def processor_seconds(process: int) -> float:
-    return sum(psutil.Process(process).cpu_times()[:2])  # The user's and the system's.
+    return sum(psutil.Process(process).cpu_times()[:2])  # These are the user's and the system's.
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
