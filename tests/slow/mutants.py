@@ -42,14 +42,23 @@ class Mutant(NamedTuple):
 def load(only: str = "") -> list[Mutant]:
     """Reads the mutants with this part of a name; exits without any, or if a text is missing."""
     by_file = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-    mutants = [Mutant(file=file, **each) for file, of_file in by_file.items() for each in of_file]
-    mutants = [mutant for mutant in mutants if only in mutant.name]
+    mutants = [
+        Mutant(**{"file": file, "tests": [_tests_of(file)], **each})
+        for file, of_file in by_file.items()
+        for each in of_file
+        if only in each["name"]
+    ]
     if not mutants:  # pytest would run all tests if it got none.
         sys.exit(f"--only={only}: there is no such mutant")
     for name, file, before, *_ in mutants:
         if (count := (_ROOT / file).read_text().count(before)) != 1:
             sys.exit(f"{name}: the text occurs {count} times in {file}")
     return mutants
+
+
+def _tests_of(file: str) -> str:
+    """Returns the path of the tests of a module."""
+    return f"unit/{file.removeprefix('scalable_agent_popart/').removesuffix('.py')}_test.py"
 
 
 @contextlib.contextmanager
