@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -73,18 +72,15 @@ def stand_in(
     sys.modules.pop("deepmind_lab", None)
 
 
-class Engine(NamedTuple):
-    """What is imported as `deepmind_lab`."""
-
-    room_frames: int  # The longest episodes of the `rooms_*_train` levels have so many frames.
-
-
 @pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
-def engine(request: pytest.FixtureRequest, temporary: Path) -> Engine:
-    """Returns the stand-in for `deepmind_lab`, or the real one where it is installed."""
+def room_frames(request: pytest.FixtureRequest, temporary: Path) -> int:
+    """Makes the stand-in importable as `deepmind_lab`, or takes the real one where it is installed.
+
+    Returns the frames of the longest episodes of the `rooms_*_train` levels.
+    """
     if request.param == "stand-in":
         request.getfixturevalue("stand_in")(40)
-        return Engine(room_frames=40)
+        return 40
     if importlib.util.find_spec("deepmind_lab") is None:
         pytest.skip("deepmind_lab is not installed")
-    return Engine(room_frames=3600)
+    return 3600

@@ -13,7 +13,6 @@ import scalable_agent_popart
 from scalable_agent_popart import suites
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.suites import process_pool
-from tests.conftest import Engine
 from tests.fakes.main_program import run
 from tests.fakes.programs import left_in, metrics, read_log
 from tests.fakes.report_text import read_report
@@ -31,19 +30,19 @@ def _quick_restarts(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     assert not left_in(temporary), "processes and engines leave nothing behind"
 
 
-def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) -> None:
+def test_levels_are_trained_tested_and_filmed(room_frames: int, tmp_path: Path) -> None:
     suite, other = suites.resolve("dmlab30"), "seekavoid_arena_01"
     levels = [*suite.test_versions, other]
     logdir = tmp_path / "run"
     settings = {**SMALL, "level_name": ",".join(levels), "logdir": str(logdir)}
     settings |= {"num_actors": 4, "use_popart": True}
-    run(**settings, total_environment_frames=10 * engine.room_frames)
+    run(**settings, total_environment_frames=10 * room_frames)
     last = metrics(logdir)[-1]
-    assert last["frames"] >= 10 * engine.room_frames
+    assert last["frames"] >= 10 * room_frames
     assert list(last["shift"]) == list(last["scale"]) == levels
     assert (last["environment_restarts"], last["tasks_scored"]) == (0, 2)
     episodes = [line for line in read_log(logdir / "episodes.jsonl") if line["task"] != other]
-    assert max(line["episode_frames"] for line in episodes) == engine.room_frames
+    assert max(line["episode_frames"] for line in episodes) == room_frames
 
     run(mode="test", logdir=str(logdir), test_num_episodes=2, record_video=True)
     result = json.loads((logdir / "evaluation.json").read_text())
@@ -67,7 +66,7 @@ def test_levels_are_trained_tested_and_filmed(engine: Engine, tmp_path: Path) ->
             lengths.append(sum(1 for _ in container.decode(video=0)))
     assert min(lengths) > 1
     # A film lasts a minute, or has the first step and both episodes, with four frames per step.
-    assert max(lengths) == min(60 * 15, 1 + 2 * engine.room_frames // 4)
+    assert max(lengths) == min(60 * 15, 1 + 2 * room_frames // 4)
 
 
 def test_squares_in_place_of_images_are_named(

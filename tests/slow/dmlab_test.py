@@ -5,7 +5,6 @@ import random
 import signal
 from pathlib import Path
 
-from tests.conftest import Engine
 from tests.fakes.programs import (
     DEADLINE_SECONDS,
     Programs,
@@ -26,7 +25,7 @@ _KILLS = 5
 
 
 def test_killed_levels_come_back_and_a_killed_run_resumes(
-    engine: Engine, temporary: Path, programs: Programs, tmp_path: Path
+    room_frames: int, temporary: Path, programs: Programs, tmp_path: Path
 ) -> None:
     logdir, chance = tmp_path / "run", random.Random(0)
     flags = {**_SETTINGS, "logdir": logdir, "level_cache_dir": tmp_path / "cache"}
@@ -37,18 +36,18 @@ def test_killed_levels_come_back_and_a_killed_run_resumes(
         wait_until(lambda n=kills: metrics(logdir)[-1]["environment_restarts"] == n, program)
     wait_until(lambda: len(children(program.pid)) == 4, program)
     frames = metrics(logdir)[-1]["frames"]
-    wait_until(lambda: saved(logdir) > frames + 5 * engine.room_frames, program)
+    wait_until(lambda: saved(logdir) > frames + 5 * room_frames, program)
     levels = children(program.pid)
     program.kill()
     wait_until(lambda: not any(map(is_alive, levels)))
     assert not left_in(temporary)
     frames = saved(logdir)
-    program = programs.run(**flags, total_environment_frames=frames + 5 * engine.room_frames)
+    program = programs.run(**flags, total_environment_frames=frames + 5 * room_frames)
     assert program.wait(DEADLINE_SECONDS) == 0, program.communicate()[1]
     assert not left_in(temporary)
-    assert saved(logdir) >= frames + 5 * engine.room_frames
+    assert saved(logdir) >= frames + 5 * room_frames
     logged = [line["frames"] for line in metrics(logdir)]
     assert logged == sorted(set(logged))
     episodes = read_log(logdir / "episodes.jsonl")
     assert {episode["task"] for episode in episodes} == set(_LEVELS)
-    assert max(episode["episode_frames"] for episode in episodes) <= engine.room_frames
+    assert max(episode["episode_frames"] for episode in episodes) <= room_frames

@@ -10,7 +10,6 @@ import pytest
 from environments import StepOutput
 from scalable_agent_popart.suites import EnvironmentOptions
 from scalable_agent_popart.suites.dmlab import dmlab30
-from tests.conftest import Engine
 from tests.fakes import raw_levels
 from tests.fakes.play import play_pool
 
@@ -38,7 +37,7 @@ def _play(
     ("levels", "config"), [(_TRAINING, {}), (_TESTS, _PUBLISHED)], ids=["training", "tests"]
 )
 def test_levels_are_the_modules_own_over_the_end_of_an_episode(
-    engine: Engine, tmp_path: Path, levels: Sequence[str], config: dict[str, str]
+    room_frames: int, tmp_path: Path, levels: Sequence[str], config: dict[str, str]
 ) -> None:
     """Also where maps are compiled, and where they come from the cache."""
     # Left is the cross that begins psychlab's trials, in which images are shown.
@@ -71,6 +70,6 @@ def test_levels_are_the_modules_own_over_the_end_of_an_episode(
     assert sum(path.stat().st_mtime > 0 for path in kept) == (0 if config else 2)
 
 
-def test_levels_that_cannot_be_loaded_say_why(engine: Engine) -> None:
+def test_levels_that_cannot_be_loaded_say_why(room_frames: int) -> None:
     assert "Level not found" in str(dmlab30.complaint("nowhere"))
     assert dmlab30.complaint("contributed/dmlab30/rooms_collect_good_objects_test")
