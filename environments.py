@@ -13,7 +13,7 @@ observation is repeated.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -205,7 +205,10 @@ class Lockstep:
     def receive(self, seconds: float) -> Ready:
         first, self._first = self._first, []
         groups = np.unique(self.groups[self._stepping])
-        output = concatenate(first or [self.members[i].receive() for i in groups])
+        outputs = first or [self.members[i].receive() for i in groups]
+        output = outputs[0]
+        if len(outputs) > 1:
+            output = tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)
         return Ready(self._stepping, output, np.full(len(self._stepping), bool(first)))
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
@@ -215,18 +218,6 @@ class Lockstep:
             self.members[i].send(part)
 
     def close(self) -> None:
-        close_all(self.members)
-
-
-def close_all(members: Sequence[Environment | BatchedEnvironment]) -> None:
-    """Closes every member, even if closing one fails."""
-    with contextlib.ExitStack() as stack:
-        for member in members:
-            stack.callback(member.close)
-
-
-def concatenate(outputs: Sequence[StepOutput]) -> StepOutput:
-    """Joins the outputs of several batches of environments along the batch dimension."""
-    if len(outputs) == 1:
-        return outputs[0]
-    return tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)
+        with contextlib.ExitStack() as stack:  # It closes all, even if closing one fails.
+            for member in self.members:
+                stack.callback(member.close)

@@ -17,7 +17,6 @@ from environments import (
     InvalidStepError,
     Ready,
     StepOutput,
-    close_all,
     report,
 )
 from scalable_agent_popart.errors import describe
@@ -81,8 +80,10 @@ class SerialEnvironments:
         self._check = StepCheck(observation)
         self._counter = EpisodeCounter(len(make))
         self._members: list[Environment] = []
+        self._resources = contextlib.ExitStack()  # It closes all, even if closing one fails.
         for i, each in enumerate(make):
             self._members.append(self._play(i, each))
+            self._resources.callback(self._members[-1].close)
             report(1)
 
     def reset(self) -> StepOutput:
@@ -102,7 +103,7 @@ class SerialEnvironments:
         return StepOutput(reward.astype(np.float32), info, done, observation)
 
     def close(self) -> None:
-        close_all(self._members)
+        self._resources.close()
 
     def _play(self, i: int, method: Callable, *action: int) -> Any:
         """Calls a function of environment i, whose errors name it and where they were raised."""
@@ -123,9 +124,8 @@ class SerialEnvironments:
 
     def _lost(self, error: EnvironmentLostError) -> EnvironmentLostError:
         """Closes all environments; what that raises must not hide the error, which it returns."""
-        members, self._members = self._members, []
         with contextlib.suppress(Exception):
-            close_all(members)
+            self._resources.close()
         return error
 
 

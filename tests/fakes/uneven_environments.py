@@ -1,8 +1,9 @@
 """Counting environments that are ready at random, and are lost now and then."""
 
 import numpy as np
+import tree
 
-from environments import Ready, StepOutput, concatenate
+from environments import Ready, StepOutput
 from tests.fakes.counting_environment import CountingEnvironments
 
 
@@ -48,8 +49,9 @@ class UnevenEnvironments:
             first or self._members[i].receive() for i, first in zip(ready, first_steps, strict=True)
         ]
         # If none is ready, the output has the same types without any environment.
-        nothing = CountingEnvironments(self.task_ids[:0]).reset()
-        return Ready(np.array(ready, np.int64), concatenate(outputs or [nothing]), fresh)
+        outputs.append(CountingEnvironments(self.task_ids[:0]).reset())
+        output = tree.map_structure(lambda *arrays: np.concatenate(arrays), *outputs)
+        return Ready(np.array(ready, np.int64), output, fresh)
 
     def send(self, ids: np.ndarray, actions: np.ndarray) -> None:
         for i, action in zip(ids.tolist(), actions, strict=True):
