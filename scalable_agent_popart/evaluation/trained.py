@@ -43,7 +43,7 @@ from scalable_agent_popart.runs import checkpoints
 from scalable_agent_popart.runs.config import refuse_pattern
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites import EnvironmentOptions, Suite
-from scalable_agent_popart.suites.checked import StepCheck
+from scalable_agent_popart.suites.checked import step_fault
 from scalable_agent_popart.system import hardware
 
 _WAIT_SECONDS = 1.0  # Each look whether an environment is ready ends after so long.
@@ -302,7 +302,7 @@ class TrainedAgent:
         leaves = [leaf[np.newaxis] for leaf in leaves] if single else leaves
         size = len(leaves[0])
         rewards = np.broadcast_to(np.asarray(reward, np.float32), size)
-        if fault := StepCheck(self.observation_spec).fault(rewards, leaves, size):
+        if fault := step_fault(self.observation_spec, rewards, leaves, size):
             raise ValueError(fault)
         batch = tree.unflatten_as(self.observation_spec, leaves)
         if state is None:

@@ -33,35 +33,29 @@ _STEP_TYPES = {
 }
 
 
-class StepCheck:
-    """Compares rewards and observations with what was declared of them."""
+def step_fault(declared: Any, reward: Any, observation: Any, *size: int) -> str:
+    """Returns what is not as declared in a step of one environment, or of `size`; or nothing.
 
-    def __init__(self, observation: Any):
-        """Takes nested `ArraySpec`s of one environment's observation."""
-        self._specs = [(spec.shape, np.dtype(spec.dtype)) for spec in tree.flatten(observation)]
-
-    def fault(self, reward: Any, observation: Any, *size: int) -> str:
-        """Returns what is not as declared in a step of one environment, or of `size`; or nothing.
-
-        Rewards must be finite as float32. Nothing is converted: a float in [0, 1] would make a
-        black image, and a NaN would spread to all tasks.
-        """
-        arrays = tree.flatten(observation)
-        if (number := len(self._specs)) != len(arrays):
-            return f"an observation is declared as {number} arrays, and has {len(arrays)}"
-        for array, (shape, dtype) in zip(arrays, self._specs, strict=True):
-            if getattr(array, "dtype", None) != dtype or array.shape != size + shape:
-                declared, actual = ArraySpec(size + shape, dtype), np.asarray(array)
-                is_now = ArraySpec(actual.shape, actual.dtype)
-                return f"an observation is declared as {declared}, and is {is_now}"
-        rewards = np.asarray(reward)
-        if rewards.dtype.kind not in "fiub" or rewards.shape != size:
-            return f"a reward must be a number, and is {reward!r:.100}"
-        # Some environments take no longer for a whole step than NumPy for a reduction.
-        largest = abs(rewards).max(initial=0.0) if size else abs(float(rewards))
-        if not largest <= _MAX_REWARD:
-            return f"a reward must be a finite float32, and is {reward!r:.100}"
-        return ""
+    Observations are declared by nested `ArraySpec`s, and rewards must be finite as float32. Nothing
+    is converted: a float in [0, 1] would make a black image, and a NaN would spread to all tasks.
+    """
+    specs, arrays = tree.flatten(declared), tree.flatten(observation)
+    if len(specs) != len(arrays):
+        return f"an observation is declared as {len(specs)} arrays, and has {len(arrays)}"
+    for array, spec in zip(arrays, specs, strict=True):
+        shape = size + spec.shape
+        if getattr(array, "dtype", None) != spec.dtype or array.shape != shape:
+            expected, actual = ArraySpec(shape, spec.dtype), np.asarray(array)
+            is_now = ArraySpec(actual.shape, actual.dtype)
+            return f"an observation is declared as {expected}, and is {is_now}"
+    rewards = np.asarray(reward)
+    if rewards.dtype.kind not in "fiub" or rewards.shape != size:
+        return f"a reward must be a number, and is {reward!r:.100}"
+    # Some environments take no longer for a whole step than NumPy for a reduction.
+    largest = abs(rewards).max(initial=0.0) if size else abs(float(rewards))
+    if not largest <= _MAX_REWARD:
+        return f"a reward must be a finite float32, and is {reward!r:.100}"
+    return ""
 
 
 class SerialEnvironments:
@@ -77,7 +71,7 @@ class SerialEnvironments:
         """Makes N environments of these names; observations must fit nested `ArraySpec`s."""
         self.task_ids = task_ids
         self._names = [f"{name} (environment {i})" for i, name in enumerate(names)]
-        self._check = StepCheck(observation)
+        self._declared = observation
         self._counter = EpisodeCounter(len(make))
         self._members: list[Environment] = []
         self._resources = contextlib.ExitStack()  # It closes all, even if closing one fails.
@@ -118,7 +112,7 @@ class SerialEnvironments:
     def _stack(self, rewards: Sequence[float], observations: Sequence[Any]) -> Any:
         """Stacks observations of steps, which must be as declared."""
         for name, *step in zip(self._names, rewards, observations, strict=True):
-            if fault := self._check.fault(*step):
+            if fault := step_fault(self._declared, *step):
                 raise self._lost(InvalidStepError(f"{name}: {fault}"))
         return tree.map_structure(lambda *arrays: np.stack(arrays), *observations)
 
@@ -140,13 +134,12 @@ class CheckedPool:
         self.task_ids, self.lockstep, self.groups = pool.task_ids, pool.lockstep, pool.groups
         self.restarts = pool.restarts  # The same array, in which the pool counts.
         self.start, self.send, self.close = pool.start, pool.send, pool.close
-        self._pool, self._names = pool, names
-        self._check = StepCheck(observation)
+        self._pool, self._names, self._declared = pool, names, observation
 
     def receive(self, seconds: float) -> Ready:
         ready = self._pool.receive(seconds)
         reward, info, done, observation = ready.output
-        fault = self._check.fault(reward, observation, len(ready.ids))
+        fault = step_fault(self._declared, reward, observation, len(ready.ids))
         for name, array in {"reward": reward, "done": done, **info._asdict()}.items():
             if not fault and (dtype := getattr(array, "dtype", None)) != _STEP_TYPES[name]:
                 fault = f"{name} must be of type {_STEP_TYPES[name]}, and is {dtype}"

@@ -20,7 +20,7 @@ import numpy as np
 import tree
 
 from environments import ArraySpec, Environment, InvalidStepError
-from scalable_agent_popart.suites.checked import StepCheck
+from scalable_agent_popart.suites.checked import step_fault
 from scalable_agent_popart.system import supervisor
 
 # Its arguments are the number of earlier attempts, whose end it avoids, and a temporary folder.
@@ -46,11 +46,11 @@ class Rows:
         block = np.frombuffer(mmap.mmap(memory, dtype.itemsize), dtype)[0]
         self.action, self.reward, self.done, *self._observations = block
         self.observation = tree.unflatten_as(observation, self._observations)
-        self._check = StepCheck(observation)
+        self._declared = observation
 
     def write(self, row: int, reward: float, done: bool, observation: Any) -> None:
         """Fills a row; raises InvalidStepError if the step is not as declared."""
-        if fault := self._check.fault(reward, observation):
+        if fault := step_fault(self._declared, reward, observation):
             raise InvalidStepError(fault)
         self.reward[row], self.done[row] = reward, done
         for array, value in zip(self._observations, tree.flatten(observation), strict=True):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from environments import ArraySpec, EnvironmentLostError, EpisodeCounter, InvalidStepError, Ready
-from scalable_agent_popart.suites.checked import CheckedPool, SerialEnvironments, StepCheck
+from scalable_agent_popart.suites.checked import CheckedPool, SerialEnvironments, step_fault
 
-_IMAGE = np.zeros((4, 4, 3), np.uint8)
+_IMAGE, _SPEC = np.zeros((4, 4, 3), np.uint8), ArraySpec((4, 4, 3), np.uint8)
+_NAMES = ["left", "right"]
 
 
 @pytest.mark.parametrize(
@@ -29,14 +30,12 @@ _IMAGE = np.zeros((4, 4, 3), np.uint8)
     ],
 )
 def test_steps_that_are_not_as_declared_are_refused(reward: Any, image: Any, message: str) -> None:
-    check = StepCheck(ArraySpec((4, 4, 3), np.uint8))
     for good in (1, True, np.float32(-2), 3e38):
-        assert not check.fault(good, _IMAGE)
-    assert re.search(message, check.fault(reward, image))
+        assert not step_fault(_SPEC, good, _IMAGE)
+    assert re.search(message, step_fault(_SPEC, reward, image))
     members = [mock.Mock(), mock.Mock()]
-    names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
     make = [mock.Mock(return_value=member) for member in members]
-    serial = SerialEnvironments(make, np.arange(2), names, spec)
+    serial = SerialEnvironments(make, np.arange(2), _NAMES, _SPEC)
     for member in members:
         member.step.return_value = 1.0, False, _IMAGE
     members[1].step.return_value = reward, False, image
@@ -64,11 +63,10 @@ def test_an_exception_of_a_serial_environment_is_one_line_with_its_name_and_clos
     failure = {f"{failing}.side_effect": RuntimeError(error)}
     left, right = mock.Mock(**usual), mock.Mock(**usual | failure)
     right.make.return_value = right
-    names, spec = ["left", "right"], ArraySpec((4, 4, 3), np.uint8)
 
     def play() -> None:
         make = [lambda: left, right.make]
-        serial = SerialEnvironments(make, np.arange(2), names, spec)
+        serial = SerialEnvironments(make, np.arange(2), _NAMES, _SPEC)
         serial.reset()
         serial.send(np.zeros(2, np.int32))
         serial.receive()
@@ -97,7 +95,7 @@ def _ready(**changes: Any) -> Ready:
 )
 def test_pools_are_held_to_what_was_declared(wrong: dict[str, np.ndarray], message: str) -> None:
     pool = mock.Mock(**{"receive.side_effect": [good := _ready(), _ready(**wrong)]})
-    checked = CheckedPool(pool, "abcd", ArraySpec((4, 4, 3), np.uint8))
+    checked = CheckedPool(pool, "abcd", _SPEC)
     assert checked.receive(0.0) is good
     with pytest.raises(InvalidStepError, match=message):
         checked.receive(0.0)
