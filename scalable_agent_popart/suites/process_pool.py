@@ -148,14 +148,9 @@ class ProcessPool:
         attempt = int(self.restarts[i])
         directory = self._directory / f"{i}_{attempt}"
         directory.mkdir()
-        with open(directory / "output", "ab") as output:
-            self._children[i] = Child(
-                [sys.executable, "-P", "-u", "-c", _COMMAND],
-                (self._make[i], attempt, i, self._answer, self._shared),
-                files=(self._answer, self._shared[0]),
-                output=output,
-                environment=child_environment(directory),
-            )
+        payload = (self._make[i], attempt, i, self._answer, self._shared)
+        files = (self._answer, self._shared[0])
+        self._children[i] = _start_child(directory, [_COMMAND], payload, files)
 
     def _handle_exit(self, i: int) -> None:
         """Removes what a child leaves behind, and decides when to start its successor, if ever."""
@@ -195,24 +190,23 @@ def _create_shared_memory() -> int:
         return os.dup(file.fileno())
 
 
-def child_environment(directory: Path) -> dict[str, str]:
-    """Returns the environment variables of a child whose files belong in a directory."""
+def _start_child(
+    directory: Path, code: Sequence[str], payload: Any, files: Sequence[int] = ()
+) -> Child:
+    """Starts Python code with its arguments; its files and its `output` are in the directory."""
     # A child's arrays are small. With 0, Mesa's software renderer draws in the calling thread.
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    variables = {**threads, "LP_NUM_THREADS": "0", "TMPDIR": str(directory)}
-    return {**supervisor.python_environment(), **variables}
+    variables = {
+        **supervisor.python_environment(),
+        **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")},
+        "LP_NUM_THREADS": "0",
+        "TMPDIR": str(directory),
+    }
+    with open(directory / "output", "ab") as output:
+        return Child([sys.executable, "-P", "-u", "-c", *code], payload, files, output, variables)
 
 
 def run_child(code: str, *arguments: str, payload: Any = None) -> tuple[int | None, str]:
     """Runs Python code in a process, which it may end; returns the exit code and all output."""
     with tempfile.TemporaryDirectory() as directory:
-        output = Path(directory, "output")
-        with open(output, "wb") as file:
-            child = Child(
-                [sys.executable, "-P", "-c", code, *arguments],
-                payload,
-                output=file,
-                environment=child_environment(Path(directory)),
-            )
-            exit_code = child.wait()
-        return exit_code, output.read_text(errors="replace")
+        exit_code = _start_child(Path(directory), [code, *arguments], payload).wait()
+        return exit_code, Path(directory, "output").read_text(errors="replace")
