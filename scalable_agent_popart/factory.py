@@ -123,15 +123,26 @@ def make_learner(config: Config, spec: rollouts.Rollout) -> "Learner":
     # Who only acts saves the memory of TensorFlow Probability.
     from scalable_agent_popart.learning.learner import Learner, LearnerOptions  # noqa: PLC0415
 
-    q_head = _make_q_head(config) if config.pixel_control else None
-    agent, head = _bare_agent(config), make_head(config)
+    agent, head, q_head = _make_networks(config)
     options = config.options(LearnerOptions)
     return Learner(agent, head, options, spec, q_head, _num_microbatches(config))
 
 
-def make_head(config: Config) -> popart.ValueHead:
-    """Makes the value head with its statistics."""
-    return popart.ValueHead(
+def make_saved_parts(config: Config) -> tf.train.Checkpoint:
+    """Makes what acts and values in a run's checkpoints, by the learner's names, and `frames`."""
+    agent, head, q_head = _make_networks(config)
+    features = agent.create_variables(make_rollout_spec(config))
+    head(features, tf.zeros(features.shape[:-1], tf.int32))
+    parts = {"agent": agent, "head": head, "frames": tf.Variable(0, dtype=tf.int64)}
+    if q_head is not None:
+        q_head(features)
+        parts["q_head"] = q_head
+    return tf.train.Checkpoint(**parts)
+
+
+def _make_networks(config: Config) -> tuple[Agent, popart.ValueHead, QHead | None]:
+    """Makes the agent, the value head with its statistics, and the head of pixel control if any."""
+    head = popart.ValueHead(
         config.num_heads,
         normalise=config.use_popart,
         step_size=config.popart_step_size,
@@ -140,19 +151,10 @@ def make_head(config: Config) -> popart.ValueHead:
         second_moment_of=config.popart_second_moment_of,
         start=config.popart_start,
     )
-
-
-def make_saved_parts(config: Config) -> tf.train.Checkpoint:
-    """Makes what acts and values in a run's checkpoints, by the learner's names, and `frames`."""
-    spec = make_rollout_spec(config)
-    agent, head = _bare_agent(config), make_head(config)
-    features = agent.create_variables(spec)
-    head(features, tf.zeros(features.shape[:-1], tf.int32))
-    parts = {"agent": agent, "head": head, "frames": tf.Variable(0, dtype=tf.int64)}
+    q_head = None
     if config.pixel_control:
-        parts["q_head"] = _make_q_head(config)
-        parts["q_head"](features)
-    return tf.train.Checkpoint(**parts)
+        q_head = QHead(config.num_actions, config.height, config.width)
+    return _bare_agent(config), head, q_head
 
 
 def _num_microbatches(config: Config) -> int:
@@ -161,11 +163,6 @@ def _num_microbatches(config: Config) -> int:
         return 1
     pixels = config.unroll_length * config.height * config.width  # Per rollout.
     return math.ceil(config.batch_size / max(1, _MAX_MICROBATCH_PIXELS // pixels))
-
-
-def _make_q_head(config: Config) -> QHead:
-    """Makes the action values of pixel control, for the images that the agent sees."""
-    return QHead(config.num_actions, config.height, config.width)
 
 
 def num_actor_threads(config: Config, most: int | None = None) -> int:
