@@ -30,19 +30,21 @@ class AtariEnvironments:
         self,
         game: str,
         task_ids: np.ndarray,
-        seeds: np.ndarray | None,
+        seeds: np.ndarray,
         options: EnvironmentOptions,
         num_threads: int = 1,
         in_colour: bool = False,
     ):
         """Loads the game by the name of its ROM, such as `space_invaders`.
 
-        With seeds, each copy's games have the same no-ops whenever it is made, and it takes twice
-        as long to start. In colour, images have the size and colours of the emulator's screen.
+        In colour, images have the size and colours of the emulator's screen.
         """
         import ale_py  # noqa: PLC0415 - other suites work without the emulator.
 
-        self.task_ids, self._seeds = task_ids, seeds
+        self.task_ids = task_ids
+        # The emulator loads a game again to take a seed, which is half of the work of a start:
+        # https://github.com/Farama-Foundation/Arcade-Learning-Environment/pull/740
+        self._seeds = seeds if options.reproducible else None
         self._counter = EpisodeCounter(len(task_ids))
         self._training = options.training
         begun = game in atari_emulator.BEGUN_BY_BUTTONS
@@ -125,14 +127,11 @@ def _make_environments(
     num_threads = max(1, options.num_threads // len(groups))  # Games step at the same time as well.
     members: list[BatchedEnvironment] = []
     for copies in groups:
-        game, ids = games[copies[0]], task_ids[copies]
+        game, ids, threads = games[copies[0]], task_ids[copies], min(num_threads, len(copies))
         if options.human_starts_dir:
             members.append(AtariFromStarts(game, ids, options))
         else:
-            # The emulator loads a game again to take a seed, which is half of the work of a start:
-            # https://github.com/Farama-Foundation/Arcade-Learning-Environment/pull/740
-            seeds_of_game = np.asarray(seeds, np.int32)[copies] if options.reproducible else None
-            threads = min(num_threads, len(copies))
+            seeds_of_game = np.array(seeds, np.int32)[copies]
             members.append(AtariEnvironments(game, ids, seeds_of_game, options, threads))
     return Lockstep(*members)
 
