@@ -98,13 +98,14 @@ def read_starts(directory: str | Path, game: str) -> list[bytes]:
 
 
 class Game:
-    """A game as an `environments.Environment`; each of `begun` begins an episode."""
+    """A game as an `environments.Environment`; each of `starts` begins an episode."""
 
-    def __init__(self, emulator: Emulator, actions: Sequence[int], begun: Iterator[np.ndarray]):
-        self._emulator, self._actions, self._begun = emulator, actions, begun
+    def __init__(self, game: str, options: EnvironmentOptions, starts: Iterator[bytes]):
+        self._emulator, self._starts = Emulator(game, options), starts
+        self._actions = [*map(action_names().index, actions_of(game, options.action_set))]
 
     def reset(self) -> np.ndarray:
-        return next(self._begun)
+        return self._emulator.restore(next(self._starts))
 
     def step(self, action: int) -> tuple[float, bool, np.ndarray]:
         reward, over, observation = self._emulator.step(self._actions[action])
@@ -122,15 +123,11 @@ class AtariFromStarts(SerialEnvironments):
 
     def __init__(self, game: str, task_ids: np.ndarray, options: EnvironmentOptions):
         """Loads the game and its starts."""
-        states = read_starts(options.human_starts_dir, game)
-        emulators = [Emulator(game, options) for _ in task_ids]
-        actions = [*map(action_names().index, actions_of(game, options.action_set))]
-        games = []
-        for j, emulator in enumerate(emulators):
-            starts = itertools.islice(itertools.cycle(states), j, None, len(emulators))
-            games.append(functools.partial(Game, emulator, actions, map(emulator.restore, starts)))
+        states, size = read_starts(options.human_starts_dir, game), len(task_ids)
+        starts = [itertools.islice(itertools.cycle(states), j, None, size) for j in range(size)]
+        games = [functools.partial(Game, game, options, each) for each in starts]
         observation = ArraySpec((options.height, options.width, 1), np.uint8)
-        super().__init__(games, task_ids, [game] * len(games), observation)
+        super().__init__(games, task_ids, [game] * size, observation)
         # Emulators release the GIL, so that a thread for each game lets all play in parallel.
         self._thread = ThreadPoolExecutor(1)
         self._output: Future[StepOutput]
