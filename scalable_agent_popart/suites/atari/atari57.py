@@ -71,11 +71,9 @@ class AtariEnvironments:
         )
         # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
         # no fire button). The others do nothing, as in the emulator itself.
-        legal = self._environments.ale.get_action_set()
+        own = {action.name: i for i, action in enumerate(self._environments.ale.get_action_set())}
         names = atari_emulator.actions_of(game, options.action_set)
-        actions = [ale_py.Action.__members__[name] for name in names]
-        known = [action if action in legal else ale_py.Action.NOOP for action in actions]
-        self._index_of_action = np.array([legal.index(action) for action in known], np.int32)
+        self._index_of_action = np.array([own.get(name, own["NOOP"]) for name in names], np.int32)
         report(len(task_ids))
 
     def reset(self) -> StepOutput:
