@@ -99,23 +99,20 @@ def measure_forward(config: Config, seconds: float) -> float:
     spec = factory.make_rollout_spec(config)
     store = WeightStore(factory.make_agent(config, spec).trainable_variables, 0)
 
-    def prepare(size: int) -> Callable[[], int]:
-        policy = Policy(factory.make_agent(config, spec), store, 0, size)
+    def prepare(tasks: np.ndarray) -> Callable[[], int]:
+        policy = Policy(factory.make_agent(config, spec), store, 0, len(tasks))
         policy.refresh()
-        env_output = tf.nest.map_structure(
-            lambda leaf: np.zeros((size, *leaf.shape[1:]), leaf.dtype.as_numpy_dtype),
-            spec.env_outputs,
-        )
-        ids = np.arange(size)
+        ids = np.arange(len(tasks))
+        zeros = rollouts.RolloutBuffer(spec, tasks).newest(ids)
 
         def call() -> int:
-            policy.act(ids, env_output)
-            return size
+            policy.act(ids, zeros)
+            return len(ids)
 
         call()  # Traces.
         return call
 
-    return _rate_in_threads([prepare(len(tasks)) for tasks in _dealt(config)], seconds)
+    return _rate_in_threads([prepare(tasks) for tasks in _dealt(config)], seconds)
 
 
 def measure_emulation(config: Config, seconds: float) -> float:

@@ -148,12 +148,11 @@ class Machine:
 def make_machine(description: Sequence[str]) -> Machine:
     """Makes the machine of its rates, or of a row of `results/speed/gpu.json`; raises UserError."""
     with contextlib.suppress(ValueError):
-        # A fourth number, of cores, changes nothing: all of them emulate together.
-        emulation, update, forward, *_ = map(float, description)
+        emulation, update, forward = map(float, description)
         return Machine(emulation, update, forward)
     for row in json.loads(_MEASURED.read_text())["rates"]:
-        training = row.get("training_64", {})
-        if row["name"] == ",".join(description) and "emulation" in training:
+        if [row["name"]] == description:
+            training = row["training_64"]
             return Machine(training["emulation"], row["train_step"], training["forward"])
     raise UserError(f"--machine={','.join(description)} is no machine; see --help")
 

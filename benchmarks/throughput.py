@@ -62,17 +62,10 @@ from scalable_agent_popart.system import hardware, program
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum(
-    "measure",
-    "training",
-    ["training", "overhead", "accelerator", "port"],
-    "The whole, the program's own work, a machine that pretends, or what a learner's port takes.",
+    "measure", "training", ["training", "overhead", "accelerator", "port"], "What is measured."
 )
-flags.DEFINE_list(
-    "machine",
-    ["float32"],
-    "The machine that pretends: a row of results/speed/gpu.json, or agent steps/s of all its "
-    "emulators, of updates and of the policy.",
-)
+_MACHINE = "A row of results/speed/gpu.json, or agent steps/s of emulators, updates and policy."
+flags.DEFINE_list("machine", ["float32"], _MACHINE)
 flags.DEFINE(program.Integer(), "repeats", 3, "How often everything is measured.")
 flags.DEFINE_float("seconds", 30.0, "How long each measurement lasts.")
 flags.DEFINE_string("against", None, "Flags of a second agent: use_popart=false;seed=2.")
@@ -146,16 +139,15 @@ def main(argv: list[str]) -> None:
             results.append(_MEASURES[FLAGS.measure](config, FLAGS.seconds))
         print({name: round(value, 3) for name, value in results[-1].items()}, flush=True)
     medians = {name: statistics.median(r[name] for r in results) for name in results[0]}
-    for name in ("peak_memory_gib", "peak_gpu_memory_gib"):
-        if name in medians:  # Later peaks include what the bare rates took.
-            medians[name] = results[0][name]
+    # Later peaks include what the bare rates took.
+    medians |= {name: value for name, value in results[0].items() if name.startswith("peak_")}
     what = f"{config.agent_name}, {config.network} network, {config.level_name}, {config.precision}"
     print(f"\n{FLAGS.measure}: {what}, {config.num_actors} actors; medians")
     for name, value in medians.items():
         print(f"{name:<24}{value:>12,.3f}")
     if FLAGS.json:
         settings = experiment.given_flags() | {"precision": config.precision}
-        settings |= {name: FLAGS[name].value for name in ("measure", "against")}
+        settings |= {"measure": FLAGS.measure, "against": FLAGS.against}
         record = {**medians, "settings": settings, "repeats": results}
         Path(FLAGS.json).expanduser().write_text(json.dumps(record, indent=2) + "\n")
 

@@ -18,6 +18,7 @@ from scalable_agent_popart.distributed.actor_side import RemoteQueue
 from scalable_agent_popart.distributed.link import LearnerLink
 from scalable_agent_popart.distributed.port import LearnerPort
 from scalable_agent_popart.distributed.wire import max_rollouts_per_call, num_bytes
+from scalable_agent_popart.rollouts import RolloutBuffer
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system import hardware
 
@@ -60,9 +61,7 @@ def send(config: Config, address: str, directory: Path) -> None:
     hardware.prepare_process()
     spec = factory.make_rollout_spec(config)
     count = max_rollouts_per_call(spec)
-    zeros = tf.nest.map_structure(
-        lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype.as_numpy_dtype), spec
-    )
+    zeros = RolloutBuffer(spec, np.zeros(count, np.int32)).take(np.arange(count))
     pair = keys.load(directory, keys.ACTOR)
     link = LearnerLink(lambda: (address, pair), _HANDSHAKE, "sender")
     sink = RemoteQueue(link, threading.Event(), count)
