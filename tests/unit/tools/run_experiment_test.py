@@ -1,6 +1,5 @@
 """The tool that runs experiments, with a stand-in for the launch script."""
 
-import contextlib
 import importlib
 import json
 import math
@@ -10,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from absl import flags
 from scalable_agent_popart.errors import UserError
 from tests.fakes.programs import DEADLINE_SECONDS, ROOT, logged_frames, metrics, wait_until
 
-_ENDLESS = 10**9
+_ENDLESS, _TERMINATED = 10**9, 128 + signal.SIGTERM
 _FIRST_SEED = 1_000_000  # It is the first of those that are a search's alone.
 
 
@@ -48,28 +47,27 @@ class Experiment:
     def reported(self) -> list[dict[str, Any]]:
         return json.loads((self.folder / "report" / "runs.json").read_text())["runs"]
 
-    @contextlib.contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Starts the tool, and kills it after the test."""
+    def run(self, *arguments: str, code: int = 0, until: Sequence[Path] = ()) -> str:
+        """Returns what was written to standard error, by a tool that ends with this exit code.
+
+        With `until` it is sent SIGTERM as soon as all of these runs have learned something.
+        """
         command = [sys.executable, str(self.folder / "tools" / "run_experiment.py")]
         command += [f"--logdir={self.folder / 'runs'}", f"--report_dir={self.folder / 'report'}"]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [*command, *arguments],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stderr=subprocess.PIPE,
             text=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        """Returns what was written to standard error, by a tool that ends with this exit code."""
-        with self.running(*arguments) as process:
-            _, error = process.communicate(timeout=DEADLINE_SECONDS)
+        ) as process:
+            try:
+                if until:
+                    wait_until(lambda: all(map(logged_frames, until)), process)
+                    process.terminate()
+                _, error = process.communicate(timeout=DEADLINE_SECONDS)
+            finally:
+                process.kill()
         assert process.returncode == code, error
         return error
 
@@ -118,10 +116,7 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
 ) -> None:
     endless = experiment.flag_file("pbt", _ENDLESS, "--mode=pbt")
     learns = experiment.run_path("pbt") / "member-02"
-    with experiment.running(endless) as process:
-        wait_until(lambda: bool(metrics(learns)), process)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=DEADLINE_SECONDS)
+    experiment.run(endless, code=_TERMINATED, until=[learns])
     frames = metrics(learns)[-1]["frames"]
     experiment.run(experiment.flag_file("pbt", frames + 300, "--mode=pbt"))
     (record,) = experiment.reported()
@@ -141,15 +136,11 @@ def test_a_population_is_trained_as_a_run_whose_members_have_the_logs(
 
 
 def test_a_signal_saves_what_trains_and_what_follows_does_not_begin(experiment: Experiment) -> None:
-    names = ("first", "second", "third")
-    files = [experiment.flag_file(name, _ENDLESS) for name in names]
-    with experiment.running("--places=2", *files) as process:
-        wait_until(lambda: all(logged_frames(experiment.run_path(n)) for n in names[:2]), process)
-        process.send_signal(signal.SIGTERM)
-        _, error = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 128 + signal.SIGTERM, error
+    files = [experiment.flag_file(name, _ENDLESS) for name in ("first", "second", "third")]
+    begun = [experiment.run_path(name) for name in ("first", "second")]
+    error = experiment.run("--places=2", *files, code=_TERMINATED, until=begun)
     assert "Traceback" not in error
-    for name in names[:2]:
+    for name in ("first", "second"):
         assert (experiment.run_path(name) / "saved").exists()
         assert len(experiment.processes(name)) == 1
     assert not experiment.run_path("third").exists()
@@ -217,11 +208,7 @@ def test_what_makes_no_sense_is_refused(
         # Only one of three runs has finished Pong. The first learned Boxing and forgets it later.
         ("boxing,pong", [{"boxing": 12.0, "pong": 21.0}, {"boxing": 5.0}, {"boxing": 0.1}], "012"),
         # Returns of a suite without scores are not capped.
-        (
-            "tests.fakes.rare_rewards:dense",
-            [{"dense": value} for value in (1e-4, 200.0, 1000.0, 2e-4)],
-            "2130",
-        ),
+        ("tests.fakes.rare_rewards:dense", [{"dense": r} for r in (1e-4, 200, 1e3, 2e-4)], "2130"),
     ],
 )
 def test_settings_are_ranked_by_what_most_have_finished_within_the_rounds_frames(
