@@ -28,8 +28,7 @@ def draw(table: pd.DataFrame) -> Figure:
         by_seed = of_agent.pivot_table("value", "seed", "task")[list(_TASKS)]  # [seeds, tasks]
         places = np.arange(len(_TASKS)) + (i - 1) * _BAR
         axes.bar(places, by_seed.mean(), _BAR, color=colour, label=agent)
-        for _, scores in by_seed.iterrows():
-            axes.plot(places, scores, ".", color="black", markersize=5, alpha=0.6)
+        axes.plot(places, by_seed.to_numpy().T, ".", color="black", markersize=5, alpha=0.6)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xticks(np.arange(len(_TASKS)), list(_TASKS.values()), fontsize=17)
     axes.set_xlabel("a task's rewards", fontsize=17)

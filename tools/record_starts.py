@@ -22,7 +22,6 @@ import bisect
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
@@ -35,9 +34,6 @@ from scalable_agent_popart.suites.atari import atari57
 from scalable_agent_popart.suites.atari import starts as atari_starts
 from scalable_agent_popart.suites.atari.emulator import MAX_NOOPS, NUM_ACTIONS, Emulator
 from scalable_agent_popart.system import program
-
-if TYPE_CHECKING:
-    from scalable_agent_popart.evaluation.trained import TrainedAgent
 
 FLAGS = flags.FLAGS
 
@@ -74,7 +70,7 @@ def main(argv: list[str]) -> None:
         print(f"{game}: {len(frames)} starts of {origin}, {after}, in {path}")
 
 
-def _make_player(agent: "TrainedAgent | None") -> _Player:
+def _make_player(agent: "scalable_agent_popart.TrainedAgent | None") -> _Player:
     """Makes a player of one game, which samples from the agent's policy or uniformly."""
     if agent:
         return functools.partial(agent.act, state=agent.begin(seed=FLAGS.seed))

@@ -117,10 +117,8 @@ def _train(
     places = max(1, min(FLAGS.places or num_cores(), len(runs)))
     cores = sorted(os.sched_getaffinity(0))
     free = iter([cores[i::places] if places <= len(cores) else cores for i in range(places)])
-
-    def take_cores() -> None:
-        """Keeps this thread, and the processes that it will start, to a place's cores."""
-        os.sched_setaffinity(0, next(free))
+    # A thread, and the processes that it starts, keep to the cores of a place.
+    pool = ThreadPoolExecutor(places, initializer=lambda: os.sched_setaffinity(0, next(free)))
 
     def work(run: PlannedRun) -> str:
         """Trains and tests a run; returns why it failed, or nothing."""
@@ -130,7 +128,7 @@ def _train(
             if failure or ends or run_records.is_tested(run.path, episodes):
                 return failure
             # A test imports only modules that its own flags name.
-            given = _values([f"--flagfile={run.flag_file}", *more_flags])
+            given = _values(train)
             test = {"mode": "test", "test_num_episodes": episodes}
             test |= {name: given.get(name) for name in ("level_name", "network")}
             return _process(run, [f"--{n}={v}" for n, v in test.items() if v], group, stop)
@@ -139,7 +137,7 @@ def _train(
             return failure
 
     Path(FLAGS.logdir).mkdir(parents=True, exist_ok=True)
-    with supervisor.group() as group, ThreadPoolExecutor(places, initializer=take_cores) as pool:
+    with supervisor.group() as group, pool:
         in_order = sorted(runs, key=lambda run: run_records.frames(run.path))
         return list(filter(None, pool.map(work, in_order)))
 
@@ -197,8 +195,7 @@ def _search(agents: Sequence[Path], more_flags: Sequence[str], stop: StopOnSigna
 def _values(words: Sequence[str]) -> dict[str, str]:
     """Returns the values of the experiment's flags that these words set, as they are written."""
     words = FLAGS.read_flags_from_files(words)
-    pairs = (word.lstrip("-").partition("=") for word in words)
-    return {name: value for name, _, value in pairs}
+    return dict(word.lstrip("-").partition("=")[::2] for word in words)
 
 
 def _plan(arguments: Sequence[str]) -> tuple[list[PlannedRun], list[str]]:
