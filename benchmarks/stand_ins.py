@@ -30,18 +30,13 @@ from scalable_agent_popart.learning.learner import Learner
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.config import Config
 
-_EPISODE_STEPS = 1000  # So many agent steps lie between the ends of an environment's episodes.
+_EPISODE_STEPS = 1000  # Agent steps between the ends of an environment's episodes.
 _MEASURED = Path(__file__).resolve().parents[1] / "results/speed/gpu.json"
-# Environments in each of the two calls at a time by which the machine's policy was measured.
-_MEASURED_CALL_SIZE = 32
+_MEASURED_CALL_SIZE = 32  # Environments per call of the policy.
 
 
 class CostlessEnvironments:
-    """N environments that return the same images again and again, without any emulation.
-
-    An `environments.BatchedEnvironment`. Episodes end, out of step with one another, after
-    1,000 agent steps.
-    """
+    """A `BatchedEnvironment` that returns the same images again and again, without emulation."""
 
     def __init__(self, task_ids: np.ndarray, observation: environments.ArraySpec):
         self.task_ids = task_ids

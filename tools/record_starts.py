@@ -37,8 +37,7 @@ from scalable_agent_popart.system import program
 
 FLAGS = flags.FLAGS
 
-# A player maps each observation, the reward that came with it, and whether a game begins with it
-# to an action.
+# A player maps an observation, its reward, and whether a game begins with it, to an action.
 _Player = Callable[[np.ndarray, float, bool], int]
 
 
@@ -91,12 +90,7 @@ def _collect(game: str, options: EnvironmentOptions) -> list[bytes]:
 
 
 def record_starts(
-    game: str,
-    act: _Player,
-    num_starts: int,
-    num_games: int,
-    seed: int,
-    options: EnvironmentOptions,
+    game: str, act: _Player, num_starts: int, num_games: int, seed: int, options: EnvironmentOptions
 ) -> list[bytes]:
     """Plays whole games, each after 1 to 30 no-ops, and samples starts from them uniformly.
 
