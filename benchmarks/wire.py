@@ -11,7 +11,7 @@ import rates
 import tensorflow as tf
 
 from scalable_agent_popart import factory
-from scalable_agent_popart.acting.policy import Weights
+from scalable_agent_popart.acting.policy import WeightStore
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import keys
 from scalable_agent_popart.distributed.actor_side import RemoteQueue
@@ -38,10 +38,11 @@ def measure(config: Config, seconds: float) -> dict[str, float]:
     with contextlib.ExitStack() as stack:
         keys.make(directory := Path(stack.enter_context(tempfile.TemporaryDirectory()), "keys"))
         pair = keys.load(directory, keys.LEARNER)
-        port = LearnerPort("127.0.0.1:0", spec, len(config.suite.tasks), queue, _HANDSHAKE, pair)
+        num_tasks, store = len(config.suite.tasks), WeightStore([tf.Variable([0.0])], version=0)
+        port = LearnerPort("127.0.0.1:0", spec, num_tasks, queue, store, _HANDSHAKE, pair)
         stack.callback(port.close)
         stack.callback(queue.close)
-        port.publish(Weights(0, [tf.zeros([0])]))
+        port.start()
         for _ in range(_SENDERS):
             sender = multiprocessing.get_context("spawn").Process(
                 target=send, args=(config, port.address, directory)

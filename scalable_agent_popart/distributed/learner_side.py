@@ -55,13 +55,14 @@ class RemoteActors(Actors):
             spec,
             len(config.suite.tasks),
             self.rollout_queue,
+            self._store,
             handshake(config, learner.agent, spec),
             keys.load(keys.directory_of(config), keys.LEARNER),
         )
         self._jobs = ActorProcesses(config, self._port.address)
 
     def start(self) -> None:
-        self._port.publish(self._store.latest())
+        self._port.start()
         super().start()
         record_learner(self._config.logdir, self._port.address)
         self._jobs.start()
@@ -88,7 +89,3 @@ class RemoteActors(Actors):
 
     def describe_start(self) -> str:
         return "waiting for rollouts of actor jobs"
-
-    def publish(self, version: int) -> None:
-        super().publish(version)
-        self._port.publish(self._store.latest())

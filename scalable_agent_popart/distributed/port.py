@@ -20,7 +20,7 @@ from absl import logging
 from google.protobuf.message import DecodeError
 from grpc import ServicerContext as Context
 
-from scalable_agent_popart.acting.policy import Weights
+from scalable_agent_popart.acting.policy import WeightSource
 from scalable_agent_popart.acting.rollout_queue import RolloutQueue
 from scalable_agent_popart.distributed import learner_pb2 as pb
 from scalable_agent_popart.distributed import wire
@@ -51,18 +51,19 @@ class LearnerPort:
         spec: Rollout,
         num_tasks: int,
         queue: RolloutQueue,
+        source: WeightSource,
         handshake: Mapping[str, str],
         keys: Keys,
     ):
-        """Takes the port, but lets nobody in before the first `publish`.
+        """Takes the port, but lets nobody in before `start`.
 
         Port 0 stands for any that is free, which `address` then has. An address of the loopback
         interface is reached from this machine only. Actor jobs must have the handshake's settings.
         Raises UserError if the port is taken.
         """
-        self._queue = queue
+        self._queue, self._source = queue, source
         self._reader = wire.RolloutReader(spec, num_tasks)
-        self._handshake = dict(handshake)
+        self._handshake = handshake
         self._error: BaseException | None = None
         self._finished = False
         self._lock = threading.Lock()
@@ -70,8 +71,8 @@ class LearnerPort:
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._next_question = 0.0  # When the last of the pauses is over.
         self._may_send = threading.Semaphore(_MAX_WEIGHTS_ON_THEIR_WAY)
-        self._newest, self._copied = Weights(-1, []), -1  # There are none yet.
         self._weights = pb.WeightsReply(version=-1)  # The newest copy of finite weights.
+        self._copied = -1  # The version that was copied last, whether it was finite or not.
         self._copying = threading.Lock()
         self._pool = futures.ThreadPoolExecutor(_NUM_SERVER_THREADS, "port")
         limit = max(self._reader.max_bytes, _MAX_HANDSHAKE_BYTES)
@@ -109,12 +110,9 @@ class LearnerPort:
             ) from error
         self.address = f"{host}:{bound}"
 
-    def publish(self, weights: Weights) -> None:
-        """Shows weights, which are copied when an actor asks; the first call lets actors in."""
-        first = self._newest.version < 0
-        self._newest = weights
-        if first:
-            self._server.start()
+    def start(self) -> None:
+        """Lets actors in."""
+        self._server.start()
 
     def finish(self) -> None:
         """Announces to actors that nothing is left to learn."""
@@ -185,9 +183,10 @@ class LearnerPort:
 
     def _copy_newest(self) -> pb.WeightsReply:
         """Returns the newest weights, or older ones while another thread copies them."""
-        if self._newest.version != self._copied and self._copying.acquire(blocking=False):
+        version = self._source.latest().version
+        if version != self._copied and self._copying.acquire(blocking=False):
             try:
-                newest = self._newest
+                newest = self._source.latest()
                 arrays = [tensor.numpy() for tensor in newest.tensors]
                 # No actor can act with weights that are not finite. They keep the last ones until
                 # the learner has noticed.

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
+from scalable_agent_popart.acting.policy import WeightStore
 from scalable_agent_popart.distributed import actor_processes, keys
 from scalable_agent_popart.distributed import learner_side as learner_module
 from scalable_agent_popart.distributed.actor_side import RemoteQueue, RemoteWeights, run_actor_job
@@ -32,9 +33,14 @@ def flags(**given: object) -> Config:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
-    """Stands in for the learner's port."""
+    """Stands in for the learner's port, whose `source` has the weights that jobs are shown."""
     port = mock.Mock(address="localhost:1")
-    monkeypatch.setattr(learner_module, "LearnerPort", lambda *_: port)
+
+    def make(*given: object) -> mock.Mock:
+        (port.source,) = (each for each in given if isinstance(each, WeightStore))
+        return port
+
+    monkeypatch.setattr(learner_module, "LearnerPort", make)
     return port
 
 
@@ -47,23 +53,18 @@ def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
     learner, parts = factory.make_learner(config, spec), RemoteParts()
     parts.prepare(config)
     variables = learner.agent.trainable_variables
-    expected = [variables[0].numpy()]
     with parts.make_actors(config, spec, learner) as actors:
-        assert port.publish.call_count == 1, "before any job is started"
-        for version in (1, 2):
-            variables[0].assign_add(tf.ones_like(variables[0]))
-            expected.append(variables[0].numpy())
+        assert port.source.latest().version == 0  # An actor may ask before the first update.
+        for version in (0, 1, 2):
+            expected = variables[0].numpy()
             actors.publish(version)
-        variables[0].assign_add(tf.ones_like(variables[0]))  # Nobody may see this yet.
+            variables[0].assign_add(tf.ones_like(variables[0]))  # Nobody may see this yet.
+            weights = port.source.latest()
+            assert weights.version == version
+            np.testing.assert_array_equal(weights.tensors[0], expected)
+            assert len(weights.tensors) == len(variables)
         learner.frames.assign(10**12)
-    assert [name for name, *_ in port.mock_calls] == [*["publish"] * 3, "finish", "close"]
-    for version, (call, first) in enumerate(
-        zip(port.publish.call_args_list, expected, strict=True)
-    ):
-        (weights,) = call.args
-        assert weights.version == version
-        np.testing.assert_array_equal(weights.tensors[0], first)
-        assert len(weights.tensors) == len(variables)
+    assert [name for name, *_ in port.mock_calls] == ["start", "finish", "close"]
 
 
 def test_a_learner_that_cannot_start_all_its_jobs_ends_what_it_has_started(

@@ -70,19 +70,24 @@ def shown(version: int, *variables: bytes) -> Weights:
 
 
 class Wire:
-    """A port in front of a queue for 8 rollouts, its keys, and links to it."""
+    """A port in front of a queue for 8 rollouts and of `weights`, its keys, and links to it."""
 
     def __init__(self, directory: Path):
         self.keys = directory / "keys"
         keys.make(self.keys)
+        self.weights = shown(0)
         self.ports: list[LearnerPort] = []
         self.links: list[LearnerLink] = []
 
     def open(self, address: str = "127.0.0.1:0", role: str = keys.LEARNER) -> LearnerPort:
         self.queue = RolloutQueue(SPEC, 8)
         shows = keys.load(self.keys, role)
-        self.ports.append(LearnerPort(address, SPEC, NUM_TASKS, self.queue, HANDSHAKE, shows))
-        return self.ports[-1]
+        port = LearnerPort(address, SPEC, NUM_TASKS, self.queue, self, HANDSHAKE, shows)
+        self.ports.append(port)
+        return port
+
+    def latest(self) -> Weights:
+        return self.weights
 
     def link(self, name: str = "actor job 0", handshake: dict[str, str] = HANDSHAKE) -> LearnerLink:
         def locate() -> tuple[str, keys.Keys]:
@@ -93,7 +98,8 @@ class Wire:
 
     def serve(self, *variables: bytes) -> LearnerLink:
         """Opens a port that shows weights of version 0; returns a link that has found it."""
-        self.open().publish(shown(0, *variables))
+        self.weights = shown(0, *variables)
+        self.open().start()
         link = self.link()
         wait_until(lambda: status(link) is not None)
         return link
@@ -114,13 +120,14 @@ def run(tmp_path: Path) -> Iterator[Wire]:
 
 def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
     port, link = run.open(), run.link()
-    assert status(link) is weights(link) is None, "nobody is let in before there are weights"
+    assert status(link) is weights(link) is None, "nobody is let in before the start"
     assert put(link, marked(1, 0)) is None
-    port.publish(shown(3, b"older weights"))
+    port.start()
     wait_until(lambda: status(link) is not None)
     assert status(link) == StatusReply(free=8)
-    port.publish(shown(4, b"weights", b"of two variables"))
-    assert weights(link, 3) == (4, [b"weights", b"of two variables"])
+    assert weights(link, 3) == (0, [])
+    run.weights = shown(4, b"weights", b"of two variables")
+    assert weights(link, 0) == (4, [b"weights", b"of two variables"])
     assert weights(link, 4) is None, "they are known"
     assert put(link, marked(3, 1), turn=2) == StatusReply(taken=3, free=5, newest_turn=2)
     assert put(link, marked(6, 2), turn=2).taken == 5, "as many as there is room for"
@@ -137,11 +144,9 @@ def test_rollouts_arrive_whole_and_weights_as_published(run: Wire) -> None:
 
 
 def test_weights_that_are_not_finite_are_never_shown(run: Wire) -> None:
-    port, link = run.open(), run.link()
-    replies = []
+    link, replies = run.serve(), []
     for version, number in enumerate((np.nan, 1.0, np.inf, 2.0)):
-        port.publish(Weights(version, [tf.constant([0.0, number])]))
-        wait_until(lambda: status(link) is not None)
+        run.weights = Weights(version, [tf.constant([0.0, number])])
         replies.append(weights(link))
         if version == 0:  # A job may know weights of the learner before it was started again.
             assert weights(link, 7) is None
@@ -155,7 +160,7 @@ def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
     with port._copying:
         assert weights(link) is None
     assert weights(link) == (0, [b"first"])
-    port.publish(shown(1, b"second"))
+    run.weights = shown(1, b"second")
     with port._copying:
         assert weights(link) == (0, [b"first"])
     assert weights(link) == (1, [b"second"])
@@ -188,7 +193,8 @@ def test_a_learner_that_is_back_is_found_and_takes_no_request_of_before(run: Wir
     link = run.serve(b"first")
     run.ports[0].close()
     assert put(link, marked(1, 0)) is None, "lost with the learner"
-    run.open().publish(shown(2, b"second"))
+    run.weights = shown(2, b"second")
+    run.open().start()
     wait_until(lambda: weights(link) == (2, [b"second"]))
     assert put(link, marked(1, 1)) == StatusReply(taken=1, free=7, newest_turn=1)
     assert run.queue.get(1).task_id.numpy() == [1]  # type: ignore[union-attr]
@@ -202,8 +208,8 @@ def test_the_time_without_a_learner_begins_with_its_loss(
     link, port = run.link(), run.open()
     now = 50.0
     assert link.lost_seconds == 50.0
-    port.publish(shown(1, b"weights"))
-    assert weights(link) == (1, [b"weights"])
+    port.start()
+    assert weights(link) == (0, [])
     now = 90.0
     assert link.lost_seconds == 0.0
     port.close()
@@ -275,7 +281,7 @@ def test_an_error_of_the_queue_reaches_the_learner(
 
 
 def test_differences_are_refused_on_both_sides(run: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    run.open().publish(shown(0))
+    run.open().start()
     other = run.link("actor job 7", handshake={"--network": "deep"})
     difference = "--network is shallow at the learner and deep at actor job 7"
     with pytest.raises(UserError, match=difference):
@@ -289,7 +295,7 @@ def test_files_that_cannot_be_read_for_a_moment_are_waited_for(
     monkeypatch.setattr(link_module, "_SECONDS_BETWEEN_WARNINGS", 0)
     error = UserError("the keys cannot be read: Stale file handle")
     error.__cause__ = OSError(errno.ESTALE, "Stale file handle")
-    run.open().publish(shown(0))
+    run.open().start()
     link = run.link()
     link._locate = mock.Mock(side_effect=[error, link._locate()])
     assert status(link) is None
@@ -302,9 +308,8 @@ def test_files_that_cannot_be_read_for_a_moment_are_waited_for(
 def test_nobody_without_an_actor_jobs_keys_gets_an_answer(
     run: Wire, tmp_path: Path, folder: str, role: str
 ) -> None:
-    port = run.open()
-    port.publish(shown(0, b"secret"))
-    assert weights(run.link()) == (0, [b"secret"])
+    link, (port,) = run.serve(b"secret"), run.ports
+    assert weights(link) == (0, [b"secret"])
     keys.make(tmp_path / "other")
     authority = keys.load(run.keys, keys.ACTOR).authority
     shows = keys.load(tmp_path / folder, role)._replace(authority=authority)
@@ -315,10 +320,10 @@ def test_nobody_without_an_actor_jobs_keys_gets_an_answer(
 
 
 def test_a_client_with_an_actors_keys_cannot_play_the_learner(run: Wire) -> None:
-    run.open(role=keys.ACTOR).publish(shown(0, b"weights of a stranger"))
+    run.open(role=keys.ACTOR).start()
     assert weights(run.link()) is None
-    run.open().publish(shown(0, b"weights"))
-    assert weights(run.link()) == (0, [b"weights"])
+    run.open().start()
+    assert weights(run.link()) == (0, [])
 
 
 TOO_MUCH = HandshakeRequest(name="x" * port_module._MAX_HANDSHAKE_BYTES).SerializeToString()
@@ -337,7 +342,7 @@ TOO_MUCH = HandshakeRequest(name="x" * port_module._MAX_HANDSHAKE_BYTES).Seriali
 def test_nothing_is_answered_before_a_handshake(
     run: Wire, method: str, data: bytes, code: str
 ) -> None:
-    run.open().publish(shown(0))
+    run.open().start()
     with run.channel() as channel, pytest.raises(grpc.RpcError) as refused:
         channel.unary_unary(f"/{method}")(data, timeout=20)
     assert refused.value.code().name == code
@@ -348,7 +353,7 @@ def test_nothing_is_answered_before_a_handshake(
 def test_a_job_that_the_learner_does_not_understand_is_told_so(
     run: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run.open().publish(shown(0))
+    run.open().start()
     link, path = run.link(), "/popart_impala.Learner/Handshake"
 
     monkeypatch.setattr(HandshakeRequest, "SerializeToString", lambda request: b"no message")
@@ -408,7 +413,7 @@ BAD_PUTS = {
 def test_a_client_that_sends_what_cannot_be_is_dropped_with_one_line(
     run: Wire, caplog: pytest.LogCaptureFixture, bad: str
 ) -> None:
-    run.open().publish(shown(0))
+    run.open().start()
     rubbish, why = BAD_PUTS[bad]
     first, good = put_request(number=1), put_request(number=3)
     codes = []
@@ -453,7 +458,7 @@ def test_a_loopback_address_is_open_to_its_own_machine_only(
     run: Wire, host: str, reached: bool
 ) -> None:
     port = run.open(f"{host}:0")
-    port.publish(shown(0))
+    port.start()
     # This address stands for another interface than the one that was asked for.
     with socket.socket() as other:
         number = int(port.address.rpartition(":")[2])
