@@ -24,14 +24,14 @@ class ActorProcesses:
 
         per_job = cores.num_cores() // max(1, config.actor_jobs)
         threads = factory.num_actor_threads(config, most=per_job)
-        self._num_jobs = config.actor_jobs
+        tasks = range(config.actor_jobs)
         config = replace(config, job_name="actor", actor_jobs=0, actor_threads=threads)
-        self._config = replace(config, learner_address=address)
+        config = replace(config, learner_address=address)
+        self._configs = [replace(config, task=task) for task in tasks]
         self._jobs: list[Program] = []
 
     def start(self) -> None:
-        for task in range(self._num_jobs):
-            config = replace(self._config, task=task)
+        for config in self._configs:
             job = Program(_play, config, _FIRST_PAUSE_SECONDS, CUDA_VISIBLE_DEVICES="-1")
             self._jobs.append(job)
 

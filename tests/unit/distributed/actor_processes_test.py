@@ -58,7 +58,7 @@ def test_jobs_share_the_cores_and_follow_the_rule_for_threads(
     for num_cores, num_actors in ((100, 20), (10, 1000)):
         monkeypatch.setattr(cores, "num_cores", lambda number=num_cores: number)
         jobs = ActorProcesses(Config.from_flags({**flags, "num_actors": num_actors}), "")
-        assert jobs._config.actor_threads == threads
+        assert jobs._configs[0].actor_threads == threads
 
 
 @pytest.mark.parametrize(
