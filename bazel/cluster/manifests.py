@@ -48,12 +48,10 @@ _BACK_ENDS = sorted(path.stem for path in Path(__file__).parent.glob("*.j2"))
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MAX_CHARACTERS = 40
 
-_MAX_MEMBERS = 100  # Their numbers have two digits.
-
-# The manifests set these flags for each process.
+# The manifests set these flags for each process, and a job gives the last two for a population.
 _SET_BY_MANIFESTS = {
     *("job_name", "task", "learner_address", "logdir", "keys_dir", "gpus", "actor_jobs"),
-    *("mode", "population_size", "pbt_member"),
+    *("pbt_member", "mode", "population_size"),
 }
 
 
@@ -63,7 +61,8 @@ def main(argv: Sequence[str]) -> None:
     job = _parser().parse_args(argv[1:place])
     directory = Path(job.output_dir).expanduser()
     file = [f"--flagfile={job.flag_file}"] if job.flag_file else []
-    _add_runs(job, absl_flags.FLAGS.read_flags_from_files([*file, *argv[place + 1 :]]))
+    job.flags = absl_flags.FLAGS.read_flags_from_files([*file, *argv[place + 1 :]])
+    _add_runs(job)
     _check(job)
     directory.mkdir(parents=True, exist_ok=True)
     for back_end in _BACK_ENDS:
@@ -105,11 +104,7 @@ def _parser() -> argparse.ArgumentParser:
             text += f"; default: {default}"
         parser.add_argument(f"--{name}", help=text, type=of, default=default, **how)
 
-    number = _match(r"[1-9]\d*", "is not a whole number from 1")
-
-    def count(text: str) -> int:
-        return int(number(text))
-
+    count = _match(r"[1-9]\d*", "is not a whole number from 1", int)
     text = "a DNS label, with which the names of all that it creates begin"
     add("name", text, required=True)
     text = "processes that play, each with an index from 0"
@@ -148,44 +143,34 @@ def _refuse(message: str) -> NoReturn:
     raise UserError(message)
 
 
-def _match(pattern: str, wrong: str) -> Callable[[str], str]:
-    """Makes a type of option, whose values match a pattern."""
+def _match(pattern: str, wrong: str, of: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    """Makes a type of option, whose values are made `of` texts that match a pattern."""
 
-    def read(text: str) -> str:
+    def read(text: str) -> Any:
         if not re.fullmatch(pattern, text):
             raise argparse.ArgumentTypeError(f"{text!r} {wrong}")
-        return text
+        return of(text)
 
     return read
 
 
-def _add_runs(job: argparse.Namespace, flags: list[str]) -> None:
-    """Adds to a job what its processes have in common, and its runs.
+def _add_runs(job: argparse.Namespace) -> None:
+    """Adds to a job the words for its `processes`, and its runs.
 
-    `flags` are the experiment's, the same for every process, and `processes` names these. `members`
-    are the runs: those of a population, each with the `member`'s number from 0, or a single one,
-    whose number is None. Each has the job's attributes, its `run_name` and its `run_flags`.
+    `members` are those of a population, or else a single run. Each has the job's attributes, its
+    `run_name`, and its `run_flags`, which are the job's `flags` and the member's number from 0.
     """
-    given = _parse(flags)
+    job.population_size = size = max(0, _parse(job.flags).get("population_size", 0))
     actors = f"{job.actor_jobs} actor job{'s' * (job.actor_jobs > 1)}"
     job.processes = f"a learner, {actors}{', an evaluator' * job.evaluator}"
-    job.population_size = None
-    members: list[dict[str, Any]] = [{"member": None, "run_name": job.name, "run_flags": flags}]
-    if given.get("mode") == "pbt":
-        job.population_size = size = given.get("population_size", 0)
+    runs = {job.name: job.flags}
+    if size:
         job.processes = f"a population of {size}, each {job.processes}"
-        flags = [flag for flag in flags if not re.match("--?(mode|population_size)=", flag)]
-        shared = [*flags, "--mode=pbt", f"--population_size={size}"]
-        members = [
-            {
-                "member": number,
-                "run_name": f"{job.name}-m{number:02d}",
-                "run_flags": [*shared, f"--pbt_member={number}"],
-            }
-            for number in range(max(1, size))
-        ]
-    job.flags = flags
-    job.members = [argparse.Namespace(**vars(job), **member) for member in members]
+        runs = {f"{job.name}-m{n:02d}": [*job.flags, f"--pbt_member={n}"] for n in range(size)}
+    job.members = [
+        argparse.Namespace(**vars(job), run_name=name, run_flags=flags)
+        for name, flags in runs.items()
+    ]
 
 
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
@@ -202,20 +187,20 @@ def _parse(flags: Sequence[str]) -> dict[str, Any]:
 
 def _check(job: argparse.Namespace) -> None:
     """Raises UserError, which says what to change, if the job or its experiment cannot be."""
-    run = job.members[0]
-    if len(job.members) > _MAX_MEMBERS:
-        raise UserError(f"--population_size={job.population_size} is above {_MAX_MEMBERS}")
+    run = job.members[-1]
     max_characters = _MAX_CHARACTERS - len(run.run_name) + len(job.name)
     if not _NAME.fullmatch(job.name) or len(job.name) > max_characters:
         raise UserError(
             f"--name={job.name} is no name for a cluster: give at most {max_characters} lower-case "
             "letters, digits and hyphens, beginning with a letter and ending with no hyphen"
         )
-    if forbidden := _SET_BY_MANIFESTS & _parse(job.flags).keys():
+    given = _parse(job.flags)
+    allowed = {"mode", "population_size"} if given.get("mode") == "pbt" else set()
+    if forbidden := given.keys() & (_SET_BY_MANIFESTS - allowed):
         raise UserError(f"--{forbidden.pop()} is set for each process of the job; leave it out")
-    given, address = _parse(run.run_flags), f"learner:{job.port}"
+    given = _parse(run.run_flags)
     Config.from_flags(given | {"actor_jobs": job.actor_jobs})  # Are they enough for all tasks?
-    Config.from_flags(given | {"learner_address": address, "job_name": "actor", "task": 0})
+    Config.from_flags(given | {"learner_address": f"learner:{job.port}"})
 
 
 if __name__ == "__main__":
