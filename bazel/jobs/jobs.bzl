@@ -28,14 +28,10 @@ _DMLAB_DATASET = ""
 def jobs(flag_files, num_actor_jobs, num_actors):
     """Declares a job for each flag file, named after it: a learner, actor jobs and an evaluator.
 
-    `bazel build NAME` makes a Slurm job's executable, which is `experiment.zip`.
-    `bazel build NAME.manifests` writes `NAME.kubernetes.yaml` and `NAME.slurm.sh`.
-    `bazel run NAME.local -- --logdir=DIR` trains the same on this machine, with actor jobs next to
-    the learner. Further flags after `--` win over the job's.
-
-    A file `NAME-pbt.flags` makes a population of such runs, with `--mode=pbt` and
-    `--population_size` among its flags. It has no evaluator and no `NAME.local`: its members compare
-    the games that they train on, and one machine trains them in turn.
+    `NAME` is what Slurm runs, `NAME.manifests` are the files for clusters, and `NAME.local` trains
+    the same on this machine. A file `NAME-pbt.flags` makes a population of such runs. It has no
+    evaluator and no `NAME.local`: its members compare the games that they train on, and one machine
+    trains them in turn.
 
     Each actor job plays every task once, so that tasks are played equally often, whichever jobs are
     alive. All jobs together have about as many environments as IMPALA's 150.

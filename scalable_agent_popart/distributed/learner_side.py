@@ -22,7 +22,6 @@ from scalable_agent_popart.training.trainer import Parts
 # A learner that has finished stays for so long, so that actor jobs see it. A job that lost an
 # earlier learner takes less: its call must fail first, and then it backs off.
 _FAREWELL_SECONDS = 30.0
-_ANY_LOOPBACK_PORT = "127.0.0.1:0"
 
 
 class RemoteParts(Parts):
@@ -51,7 +50,7 @@ class RemoteActors(Actors):
         """Opens the port; raises UserError if it is taken."""
         super().__init__(config, spec, learner)
         self._port = LearnerPort(
-            config.learner_address or _ANY_LOOPBACK_PORT,
+            config.learner_address or "127.0.0.1:0",
             spec,
             len(config.suite.tasks),
             self.rollout_queue,
@@ -59,10 +58,10 @@ class RemoteActors(Actors):
             handshake(config, learner.agent, spec),
             keys.load(keys.directory_of(config), keys.LEARNER),
         )
+        self._threads.append(self._port)
         self._jobs = ActorProcesses(config, self._port.address)
 
     def start(self) -> None:
-        self._port.start()
         super().start()
         record_learner(self._config.logdir, self._port.address)
         self._jobs.start()
@@ -72,7 +71,6 @@ class RemoteActors(Actors):
         finished = exception_type is None and self._learner.frames >= end
         with contextlib.ExitStack() as stack:  # The last callback is called first.
             stack.callback(super().__exit__, exception_type)
-            stack.callback(self._port.close)
             if finished and self._config.learner_address:  # It has jobs not started here.
                 stack.callback(time.sleep, _FAREWELL_SECONDS)
                 stack.callback(self.feed.close)
@@ -84,7 +82,6 @@ class RemoteActors(Actors):
 
     def next_batch(self) -> Rollout | None:
         self._jobs.attend()
-        self._port.raise_error()
         return super().next_batch()
 
     def describe_start(self) -> str:

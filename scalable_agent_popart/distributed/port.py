@@ -29,6 +29,7 @@ from scalable_agent_popart.distributed.keys import Keys
 from scalable_agent_popart.errors import UserError, one_line
 from scalable_agent_popart.rollouts import Rollout
 from scalable_agent_popart.system import hardware
+from scalable_agent_popart.system.threads import Threads
 
 # Threads that answer calls, how many of them may wait for the queue at a time, and how long.
 _NUM_SERVER_THREADS, _MAX_WAITING, _WAIT_SECONDS = 80, 64, 1.0
@@ -42,7 +43,7 @@ _MAX_HANDSHAKE_BYTES, _MAX_LINE = 2**19, 500
 _MAX_SESSIONS = 2**16
 
 
-class LearnerPort:
+class LearnerPort(Threads):
     """The service of `learner.proto`; all methods may be called from any thread."""
 
     def __init__(
@@ -61,10 +62,10 @@ class LearnerPort:
         interface is reached from this machine only. Actor jobs must have the handshake's settings.
         Raises UserError if the port is taken.
         """
+        super().__init__()
         self._queue, self._source = queue, source
         self._reader = wire.RolloutReader(spec, num_tasks)
         self._handshake = handshake
-        self._error: BaseException | None = None
         self._finished = False
         self._lock = threading.Lock()
         self._sessions: dict[bytes, int] = {}  # The number of each session's last `Put`.
@@ -118,15 +119,10 @@ class LearnerPort:
         """Announces to actors that nothing is left to learn."""
         self._finished = True
 
-    def close(self) -> None:
-        """Ends all calls and connections; may be called twice."""
+    def stop(self) -> None:
+        """Ends all calls and connections, and the threads that answer."""
         self._server.stop(grace=0).wait()
         self._pool.shutdown()
-
-    def raise_error(self) -> None:
-        """Raises the learner's own error in a thread of the port, if there was one."""
-        if self._error is not None:
-            raise self._error
 
     def _answer(self, method: str, data: bytes, context: Context) -> bytes:
         """Answers only readable requests, from clients that shook hands and were not dropped."""

@@ -64,7 +64,7 @@ def test_actor_jobs_are_shown_the_weights_of_each_update_and_then_the_end(
             np.testing.assert_array_equal(weights.tensors[0], expected)
             assert len(weights.tensors) == len(variables)
         learner.frames.assign(10**12)
-    assert [name for name, *_ in port.mock_calls] == ["start", "finish", "close"]
+    assert [name for name, *_ in port.mock_calls] == ["start", "finish", "close", "raise_error"]
 
 
 def test_a_learner_that_cannot_start_all_its_jobs_ends_what_it_has_started(
