@@ -157,20 +157,16 @@ def _match(pattern: str, wrong: str, of: Callable[[str], Any] = str) -> Callable
 def _add_runs(job: argparse.Namespace) -> None:
     """Adds to a job the words for its `processes`, and its runs.
 
-    `members` are those of a population, or else a single run. Each has the job's attributes, its
-    `run_name`, and its `run_flags`, which are the job's `flags` and the member's number from 0.
+    `runs` are those of a population's members, or else a single one. By name, each has the job's
+    `flags` and perhaps a member's number from 0.
     """
     job.population_size = size = max(0, _parse(job.flags).get("population_size", 0))
     actors = f"{job.actor_jobs} actor job{'s' * (job.actor_jobs > 1)}"
     job.processes = f"a learner, {actors}{', an evaluator' * job.evaluator}"
-    runs = {job.name: job.flags}
+    job.runs = {job.name: job.flags}
     if size:
         job.processes = f"a population of {size}, each {job.processes}"
-        runs = {f"{job.name}-m{n:02d}": [*job.flags, f"--pbt_member={n}"] for n in range(size)}
-    job.members = [
-        argparse.Namespace(**vars(job), run_name=name, run_flags=flags)
-        for name, flags in runs.items()
-    ]
+        job.runs = {f"{job.name}-m{n:02d}": [*job.flags, f"--pbt_member={n}"] for n in range(size)}
 
 
 def _parse(flags: Sequence[str]) -> dict[str, Any]:
@@ -187,8 +183,8 @@ def _parse(flags: Sequence[str]) -> dict[str, Any]:
 
 def _check(job: argparse.Namespace) -> None:
     """Raises UserError, which says what to change, if the job or its experiment cannot be."""
-    run = job.members[-1]
-    max_characters = _MAX_CHARACTERS - len(run.run_name) + len(job.name)
+    run_name, run_flags = list(job.runs.items())[-1]
+    max_characters = _MAX_CHARACTERS - len(run_name) + len(job.name)
     if not _NAME.fullmatch(job.name) or len(job.name) > max_characters:
         raise UserError(
             f"--name={job.name} is no name for a cluster: give at most {max_characters} lower-case "
@@ -198,7 +194,7 @@ def _check(job: argparse.Namespace) -> None:
     allowed = {"mode", "population_size"} if given.get("mode") == "pbt" else set()
     if forbidden := given.keys() & (_SET_BY_MANIFESTS - allowed):
         raise UserError(f"--{forbidden.pop()} is set for each process of the job; leave it out")
-    given = _parse(run.run_flags)
+    given = _parse(run_flags)
     Config.from_flags(given | {"actor_jobs": job.actor_jobs})  # Are they enough for all tasks?
     Config.from_flags(given | {"learner_address": f"learner:{job.port}"})
 
