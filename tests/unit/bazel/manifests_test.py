@@ -162,21 +162,15 @@ def test_pods_have_no_rights_and_no_more_than_they_need(make: _Make) -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_members_of_a_population_are_runs_apart_in_one_directory(make: _Make) -> None:
-    objects = make(*_POPULATION)
-    for number, member in enumerate(("m00", "m01")):
-        flags = ["--mode=pbt", "--population_size=2", f"--pbt_member={number}"]
-        address = f"--learner_address={_NAME}-{member}-learner:{_PORT}"
-        learner = _container(objects, f"{member}-learner")["args"]
-        assert {*flags, address, f"--logdir=/runs/{_NAME}"} <= set(learner)
-
-
-def test_only_the_actors_of_a_run_reach_its_learner_and_nobody_the_others(make: _Make) -> None:
+def test_members_share_a_directory_and_only_their_own_actors_reach_a_learner(make: _Make) -> None:
     objects = make(*_POPULATION)
     pods = {(m, role): _labels(objects, f"{m}-{role}") for m in ("m00", "m01") for role in _ROLES}
     for (member, role), receiver in pods.items():
         senders = {sender for sender in pods if _connects(objects, pods[sender], receiver)}
         assert senders == ({(member, "actor")} if role == "learner" else set())
+        address = f"--learner_address={_NAME}-{member}-learner:{_PORT}"
+        flags = {address, f"--logdir=/runs/{_NAME}", f"--pbt_member={int(member[1:])}"}
+        assert {*_POPULATION, *flags} <= set(_container(objects, f"{member}-learner")["args"])
         service = objects["Service", f"{member}-learner"]["spec"]
         assert service["clusterIP"] == "None"
         named = {pod for pod in pods if service["selector"].items() <= pods[pod].items()}

@@ -12,6 +12,8 @@ from scalable_agent_popart.errors import UserError
 
 def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:
     keys.make(directory := tmp_path / "run" / "keys")
+    with pytest.raises(UserError, match="cannot be made"):  # Keys are made once.
+        keys.make(directory)
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
     assert not [path for path in directory.parent.iterdir() if path != directory], "nothing is left"
@@ -25,12 +27,6 @@ def test_nobody_else_can_enter_or_read(tmp_path: Path) -> None:
     (directory / "learner.crt").unlink()  # A job may have only the actor jobs' part.
     with pytest.raises(UserError, match=r"learner.crt is missing: give the learner"):
         keys.load(directory, keys.LEARNER)
-
-
-def test_keys_are_made_once(tmp_path: Path) -> None:
-    keys.make(tmp_path / "keys")
-    with pytest.raises(UserError, match="cannot be made"):
-        keys.make(tmp_path / "keys")
 
 
 def test_keys_that_others_can_read_or_have_written_are_refused(tmp_path: Path) -> None:

@@ -168,16 +168,13 @@ def test_nobody_waits_for_weights_that_another_thread_copies(run: Wire) -> None:
 
 def test_bytes_are_read_as_they_were_laid_out() -> None:
     generator = np.random.default_rng(0)
-    sent = tf.nest.map_structure(
-        lambda leaf: generator.integers(2, size=(3, *leaf.shape)).astype(leaf.dtype.as_numpy_dtype),
-        SPEC,
-    )
-    leaves = tf.nest.flatten(sent)
-    parts = [leaf.tobytes() for leaf in leaves]
+    leaves = [
+        generator.integers(2, size=(3, *leaf.shape)).astype(leaf.dtype.as_numpy_dtype)
+        for leaf in tf.nest.flatten(SPEC)
+    ]
     request = PutRequest(session=b"s" * 16, number=7, count=3, turn=3)
-    transposed = [np.asfortranarray(leaf) for leaf in leaves]
-    data = wire.serialize(request, transposed)
-    request.leaves.extend(parts)
+    data = wire.serialize(request, [np.asfortranarray(leaf) for leaf in leaves])
+    request.leaves.extend(leaf.tobytes() for leaf in leaves)
     assert data == request.SerializeToString(), "as protobuf itself writes it"
     reader = wire.RolloutReader(SPEC, NUM_TASKS)
     with pytest.raises(ValueError, match="put 0 rollouts at once"):
