@@ -76,24 +76,20 @@ class LearnerLink:
         except ValueError:  # Another thread has closed the channel.
             return None
         except grpc.RpcError as error:
-            if self._lose(connection):
-                logging.warning("lost the learner at %s: %s", connection.address, error.code().name)
-                self._try_later()
+            with self._lock:
+                if self._connection is connection:  # No other thread was quicker.
+                    lost = f"lost the learner at {connection.address}"
+                    logging.warning("%s: %s", lost, error.code().name)
+                    self._lost_at = time.monotonic()
+                    self._try_later()
+                    self.close()
             return None
 
     def close(self) -> None:
         """Ends the connection; a later call would open another."""
-        if (connection := self._connection) is not None:
-            self._lose(connection)
-
-    def _lose(self, connection: "_Connection") -> bool:
-        """Ends a connection; returns whether it was the present one."""
-        with self._lock:
-            present = self._connection is connection
-            if present:
-                self._lost_at, self._connection = time.monotonic(), None
-        connection.channel.close()
-        return present
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.channel.close()
 
     def _connect(self) -> "_Connection | None":
         """Looks for the learner if it is time to; raises UserError if it learns something else."""
