@@ -217,7 +217,7 @@ def train_member(
     """
     population, number = PopulationDirectory(config.logdir), config.pbt_member
     run_config = population.member_config(config, number, _starting_values(config, start))
-    parts = parts or trainer.ReusedParts()
+    parts = parts or trainer.Parts()
     Run.check(run_config)
     factory.check_network(config)
     population.join(config)
@@ -249,7 +249,7 @@ def take_turns(config: Config, start: Mapping[str, float]) -> int | None:
     It waits while others train all members that are left. Returns None, or the number of the signal
     that asked to stop.
     """
-    takes_turns, parts = config.population_size > config.pbt_places, trainer.ReusedParts()
+    takes_turns, parts = config.population_size > config.pbt_places, trainer.Parts()
     while unfinished := _unfinished(config):
         for number in unfinished:
             member_config = dataclasses.replace(config, pbt_member=number, pbt_places=1)

@@ -53,45 +53,31 @@ class Tuner:
 
 
 class Parts:
-    """Makes the learner and the actors of a run: threads of this process, or a subclass's own."""
+    """Makes the learner and the actors of a run: threads of this process, or a subclass's own.
+
+    Members of a population that it serves in turn share one learner and one set of policies.
+    TensorFlow frees no traced graph, so that new ones for each turn would fill the memory.
+    """
+
+    def __init__(self) -> None:
+        self._learners: dict[bool, Learner] = {}  # By whether they clip gradients.
+        self._policies: dict[int, Policy] = {}  # By actor thread.
 
     def prepare(self, config: Config) -> None:
         """Makes what actors need and a user may have to fix, before anything else is written."""
 
     def make_learner(self, config: Config, spec: Rollout) -> Learner:
-        """Makes a learner that has learned nothing."""
-        return factory.make_learner(config, spec)
+        """Makes a learner that has learned nothing, if possible in the last one's variables."""
+        fresh = factory.make_learner(config, spec)
+        # Graphs read the hyperparameters from variables, but clip gradients only if asked to.
+        learner = self._learners.setdefault(config.max_grad_norm > 0, fresh)
+        if learner is not fresh:
+            learner.copy(fresh)
+        return learner
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
         """Makes the actors that play for the learner, not yet started."""
         assert not config.uses_port, "its actors are those of distributed.learner_side.RemoteParts"
-        return LocalActors(config, spec, learner)
-
-
-class ReusedParts(Parts):
-    """Makes one learner and one set of policies for runs that this process trains in turn.
-
-    TensorFlow frees no traced graph, so that new ones for each turn would fill the memory.
-    """
-
-    def __init__(self) -> None:
-        self._learner: Learner | None = None
-        self._clips = False
-        self._policies: dict[int, Policy] = {}  # By actor thread.
-
-    def make_learner(self, config: Config, spec: Rollout) -> Learner:
-        """Makes a learner that has learned nothing, if possible in the last one's variables."""
-        fresh = super().make_learner(config, spec)
-        # Graphs read the hyperparameters from variables, but clip gradients only if asked to.
-        clips = config.max_grad_norm > 0
-        if self._learner is None or clips != self._clips:
-            self._learner, self._clips, self._policies = fresh, clips, {}
-        else:
-            self._learner.copy(fresh)
-        return self._learner
-
-    def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
-        """Makes actors with the policies of the last ones, if there were any."""
         return LocalActors(config, spec, learner, self._policies)
 
 

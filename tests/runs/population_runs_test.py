@@ -154,7 +154,7 @@ def test_a_member_that_diverges_starts_over_and_is_given_up_if_it_always_does(
 def test_a_reused_learner_is_as_good_as_new() -> None:
     first = _config(Path("unused"), epsilon=0.1)
     second = _config(Path("unused"), epsilon=0.2, seed=2)
-    spec, parts = factory.make_rollout_spec(first), trainer.ReusedParts()
+    spec, parts = factory.make_rollout_spec(first), trainer.Parts()
     learner = parts.make_learner(first, spec)
     for variable in learner.variables:
         variable.assign(tf.ones_like(variable))

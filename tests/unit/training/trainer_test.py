@@ -54,6 +54,7 @@ class _Actors(Actors):
 
 class _Parts(trainer.Parts):
     def __init__(self, change: Callable = lambda number, batch: batch):
+        super().__init__()
         self._change = change
 
     def make_actors(self, config: Config, spec: Rollout, learner: Learner) -> Actors:
