@@ -218,67 +218,50 @@ def _learn(
     stop: StopOnSignal,
 ) -> None:
     """Logs, saves and tunes between updates, and saves after the last."""
-    version = int(learner.num_updates)
+    version, tasks = int(learner.num_updates), config.suite.tasks
     log_due = checkpoint_due = time.monotonic()
-    averages = Averages(config.suite.tasks)
+    averages = Averages(tasks)
+
+    def record(**of_batch: Mapping[str, float]) -> None:
+        """Logs the updates since the last record, the actors' state, and values by task."""
+        if not averages.num_updates:
+            return
+        values, by_task = averages.take()
+        _check(learner, values)
+        if restarts := actors.restarts():
+            by_task["restarts"] = restarts
+        by_task.update(of_batch)
+        if config.use_popart:
+            for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
+                by_task[name] = dict(zip(tasks, vector.numpy().tolist(), strict=True))
+        else:
+            del by_task["largest_target"]  # Without PopArt it is in units of the rewards.
+        # Updates have reported some hyperparameters themselves, as they used them.
+        values = {**learner.hyperparameters.values(), **values, **actors.feed.load()}
+        values["environment_restarts"] = sum(restarts.values())
+        log.record_metrics(int(learner.frames), values, by_task)
+
     for batch, metrics in _updates(config, learner, actors, log, stop):
         task_ids = batch.task_id.numpy()
         averages.add(metrics, task_ids)
-        log.record_batch(
-            int(learner.frames),
-            task_ids,
-            tf.nest.map_structure(np.asarray, batch.env_outputs.info),
-        )
+        info = tf.nest.map_structure(np.asarray, batch.env_outputs.info)
+        log.record_batch(int(learner.frames), task_ids, info)
         if time.monotonic() >= min(log_due, checkpoint_due):
             # After the update PopArt has a scale of each task that has shown it a reward.
-            measures, tasks = config.log_task_gradients, config.suite.tasks
-            gradients = learner.gradient_norms(batch, tasks) if measures else {}
-            _record(config, learner, actors, log, averages, gradients)
+            record(**(learner.gradient_norms(batch, tasks) if config.log_task_gradients else {}))
             log_due = time.monotonic() + config.log_seconds
             if time.monotonic() >= checkpoint_due:
                 checkpoints.save()
                 checkpoint_due = time.monotonic() + config.checkpoint_seconds
 
         if tuner.due():
-            _record(config, learner, actors, log, averages)
+            record()
             if not tuner.tune(checkpoints.save):
                 break
             actors.publish(int(learner.num_updates))
     if learner.num_updates > version:  # Signals are still held back, and no thread has ended.
-        _record(config, learner, actors, log, averages)
+        record()
         checkpoints.save()
-
-
-def _record(
-    config: Config,
-    learner: Learner,
-    actors: Actors,
-    log: RunLog,
-    averages: Averages,
-    gradients: Mapping[str, Mapping[str, float]] | None = None,
-) -> None:
-    """Logs the updates since the last record and the state of the actors.
-
-    Raises DivergenceError if they are not finite.
-    """
-    if not averages.num_updates:
-        return
-    values, by_task = averages.take()
-    _check(learner, values)
-    frames = int(learner.frames)
-    restarts = actors.restarts()
-    if restarts:
-        by_task["restarts"] = restarts
-    by_task.update(gradients or {})
-    if config.use_popart:
-        for name, vector in (("shift", learner.head.shift), ("scale", learner.head.scale)):
-            by_task[name] = dict(zip(config.suite.tasks, vector.numpy().tolist(), strict=True))
-    else:
-        del by_task["largest_target"]  # Without PopArt it is in units of the rewards.
-    # Updates have reported some hyperparameters themselves, as they used them.
-    values |= {n: v for n, v in learner.hyperparameters.values().items() if n not in values}
-    values["environment_restarts"] = sum(restarts.values())
-    log.record_metrics(frames, {**values, **actors.feed.load()}, by_task)
 
 
 def _check(learner: Learner, metrics: Mapping[str, Any]) -> None:
