@@ -1,5 +1,6 @@
 """An actor thread's loop: plays a pool of environments and hands over a rollout of each."""
 
+import contextlib
 from typing import Protocol
 
 import numpy as np
@@ -18,13 +19,11 @@ _MAX_TO_CATCH_UP = 10
 class RolloutSink(Protocol):
     """Takes the rollouts of an actor thread; an environment's n-th rollout is of turn n, from 1."""
 
+    newest_turn: int  # The largest turn that had capacity so far.
+
     @property
     def closed(self) -> bool:
         """Returns whether no more rollouts are wanted."""
-
-    @property
-    def newest_turn(self) -> int:
-        """The largest turn that had capacity so far."""
 
     def reserve(self, count: int, seconds: float, turn: int) -> int:
         """Reserves capacity for up to `count` rollouts, waiting for the first; returns how much.
@@ -65,7 +64,7 @@ def run_actor(
     num_taken = np.zeros(len(environments.task_ids), np.int64)  # Rollouts of each.
     max_to_catch_up = 0  # Actors that join others late have missed nothing.
     generator = np.random.default_rng(seed)
-    try:
+    with contextlib.closing(environments):
         buffer = RolloutBuffer(spec, environments.task_ids)
         environments.start()
         clock.restart()
@@ -98,8 +97,6 @@ def run_actor(
             agent_output = policy.act(ids, env_output)
             clock.finish("policy")
             environments.send(ids, agent_output.action)
-    finally:
-        environments.close()
 
 
 def _in_turn(waiting: np.ndarray, num_taken: np.ndarray, task_ids: np.ndarray) -> np.ndarray:
