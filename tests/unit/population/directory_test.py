@@ -1,11 +1,11 @@
 """The files of a population: which members they admit, and that they are never seen half done."""
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
 import itertools
 import os
-import pathlib
 import shutil
 import threading
 from collections.abc import Callable
@@ -99,23 +99,14 @@ def test_members_share_a_population_and_another_one_is_refused(tmp_path: Path) -
 # Publishing.
 
 
-class _DeathError(BaseException):
-    """Ends the process, as far as the files that it leaves go."""
-
-
-def _save(member: MemberDirectory, comparison: int, content: str) -> Published:
-    """Makes up a checkpoint, and the record to publish it with."""
+def _publish(member: MemberDirectory, comparison: int, content: str) -> Published | None:
+    """Publishes a made-up checkpoint, and returns what others read."""
     checkpoint = member.checkpoints / "ckpt-1"
     checkpoint.parent.mkdir(exist_ok=True)
     for ending in _ENDINGS:
         Path(f"{checkpoint}.{ending}").write_text(f"{ending} {content}")
-    return Published(comparison, 1800, 12.5, 40, str(checkpoint))
-
-
-def _published(member: MemberDirectory) -> Published:
-    published = member.published()
-    assert published is not None
-    return published
+    member.publish(Published(comparison, 1800, 12.5, 40, str(checkpoint)))
+    return member.published()
 
 
 def _content(checkpoint: str) -> str:
@@ -141,7 +132,7 @@ def _end_at(last: int, patch: pytest.MonkeyPatch) -> None:
     def ending(step: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             if next(steps) == last:
-                raise _DeathError
+                raise SystemExit
             return step(*args, **kwargs)
 
         return wrapped
@@ -150,9 +141,8 @@ def _end_at(last: int, patch: pytest.MonkeyPatch) -> None:
         Path(target).write_bytes(Path(source).read_bytes()[:3])
         ending(copyfile)(source, target)
 
-    for owner, names in ((os, ("fsync",)), (pathlib.Path, ("unlink", "mkdir", "replace"))):
-        for name in names:
-            patch.setattr(owner, name, ending(getattr(owner, name)))
+    for owner, name in ((os, "fsync"), (Path, "unlink"), (Path, "mkdir"), (Path, "replace")):
+        patch.setattr(owner, name, ending(getattr(owner, name)))
     patch.setattr(shutil, "copyfile", copy_in_two)
 
 
@@ -164,21 +154,14 @@ def test_what_is_published_is_all_there_wherever_a_member_dies(
         member = MemberDirectory(str(tmp_path / f"{last}"))
         member.path.mkdir()
         for number in (1, 2):
-            member.publish(_save(member, number, f"{number}"))
-        record = _save(member, comparison, "new")
-        with monkeypatch.context() as patch:
+            _publish(member, number, f"{number}")
+        with monkeypatch.context() as patch, contextlib.suppress(SystemExit):
             _end_at(last, patch)
-            try:
-                member.publish(record)
-            except _DeathError:
-                pass
-            else:
-                assert last > 8
-                return
-        published = _published(member)
-        assert _content(published.checkpoint) in ("2", "new")
-        member.publish(_save(member, 3, "again"))  # When it is back.
-        published = _published(member)
+            _publish(member, comparison, "new")
+            assert last > 9
+            return
+        assert _content(member.published().checkpoint) in ("2", "new")
+        published = _publish(member, 3, "again")  # When it is back.
         assert _content(published.checkpoint) == "again"
         kept = {file.stem for file in (member.path / "snapshots").iterdir()}
         assert Path(published.checkpoint).name in kept
@@ -192,30 +175,28 @@ def test_a_fetched_checkpoint_is_a_whole_copy_of_which_nothing_is_left(
     members: list[MemberDirectory],
 ) -> None:
     member, reader = members
-    member.publish(_save(member, 1, "theirs"))
-    with reader.fetch(_published(member)) as checkpoint:
+    with reader.fetch(_publish(member, 1, "theirs")) as checkpoint:
         assert reader.path in Path(checkpoint).parents
         for comparison in (2, 3):
-            member.publish(_save(member, comparison, f"{comparison}"))
+            published = _publish(member, comparison, f"{comparison}")
         assert _content(checkpoint) == "theirs"
-    with pytest.raises(RuntimeError, match="unusable"), reader.fetch(_published(member)):
+    with pytest.raises(RuntimeError, match="unusable"), reader.fetch(published):
         raise RuntimeError("unusable")
     assert not [*reader.path.iterdir()]
-    assert _content(_published(member).checkpoint) == "3"
+    assert _content(published.checkpoint) == "3"
 
 
 def test_a_checkpoint_that_goes_before_or_while_it_is_copied_is_not_fetched(
     members: list[MemberDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member, reader = members
+    source = _publish(member, 1, "1")
 
     def cannot_be_fetched() -> None:
         with pytest.raises(FileNotFoundError), reader.fetch(source):
             pytest.fail("it was there")
         assert not [*reader.path.iterdir()]
 
-    member.publish(_save(member, 1, "1"))
-    source = _published(member)
     with monkeypatch.context() as patch:
         copies = iter([shutil.copyfile, mock.Mock(side_effect=OSError(errno.ESTALE, "gone"))])
         patch.setattr(shutil, "copyfile", lambda *paths: next(copies)(*paths))
