@@ -25,7 +25,6 @@ from scalable_agent_popart.population.directory import (
 from scalable_agent_popart.runs.config import Config
 
 _ENDINGS = ("index", "data-00000-of-00001")
-_VALUES = {"entropy_cost": 1e-3, "epsilon": 1e-7}
 
 
 def _population(level_name: str = "catch5", /, **given: Any) -> Config:
