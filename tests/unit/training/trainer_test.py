@@ -53,7 +53,7 @@ class _Actors(Actors):
 
 
 class _Parts(trainer.Parts):
-    def __init__(self, change: Callable = lambda number, batch: batch):
+    def __init__(self, change: Callable):
         super().__init__()
         self._change = change
 
@@ -62,9 +62,13 @@ class _Parts(trainer.Parts):
         return self.actors
 
 
-def _config(logdir: Path, **flags: Any) -> Config:
+def _train(logdir: Path, change: Callable = lambda number, batch: batch, **flags: Any) -> _Actors:
+    """Trains, by default on four batches of noise, and returns the actors."""
     frames = {"total_environment_frames": 4 * _FRAMES_PER_BATCH}
-    return Config.from_flags({**_SMALL, **frames, "logdir": str(logdir), **flags})
+    config = Config.from_flags({**_SMALL, **frames, "logdir": str(logdir), **flags})
+    parts = _Parts(change)
+    assert trainer.train(config, parts=parts, show_progress=False) is None
+    return parts.actors
 
 
 def _frames(logdir: Path) -> tuple[int, int | None]:
@@ -75,17 +79,14 @@ def _frames(logdir: Path) -> tuple[int, int | None]:
 def test_each_batch_is_learned_from_once_and_weights_reach_the_actors_each_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts = _Parts(lambda number, batch: batch if number % 2 else None)
     constant = {"learning_rate_schedule": "constant"}
-    config = _config(tmp_path, **constant)
-    assert trainer.train(config, parts=parts, show_progress=False) is None
-    assert parts.actors.published == [0, 1, 2, 3, 4]
-    assert parts.actors.num_batches == 2 * 4 - 1
+    actors = _train(tmp_path, lambda number, batch: batch if number % 2 else None, **constant)
+    assert actors.published == [0, 1, 2, 3, 4]
+    assert actors.num_batches == 2 * 4 - 1
     assert _frames(tmp_path) == (40, 40)
-    longer = _config(tmp_path, total_environment_frames=6 * _FRAMES_PER_BATCH, **constant)
-    trainer.train(longer, parts=parts, show_progress=False)
+    actors = _train(tmp_path, total_environment_frames=6 * _FRAMES_PER_BATCH, **constant)
     assert "learning rate" not in caplog.text, "more frames change a linear one alone"
-    assert parts.actors.published == [4, 5, 6]
+    assert actors.published == [4, 5, 6]
     assert _frames(tmp_path) == (60, 60)
 
 
@@ -96,7 +97,7 @@ def test_what_was_learned_is_saved_before_an_actors_error_is_raised(tmp_path: Pa
         return batch
 
     with pytest.raises(OSError, match="the emulator is gone"):
-        trainer.train(_config(tmp_path), parts=_Parts(fail), show_progress=False)
+        _train(tmp_path, fail)
     assert _frames(tmp_path) == (20, 20)
 
 
@@ -109,18 +110,18 @@ def test_an_update_that_is_not_finite_is_never_saved(tmp_path: Path, seconds: fl
         reward = batch.env_outputs.reward * (np.inf if number == 2 else 1.0)
         return with_rewards(batch, reward) if number <= 2 else None
 
-    config = _config(tmp_path, log_seconds=seconds, checkpoint_seconds=seconds)
     with pytest.raises(DivergenceError, match=r"20 .*total_loss .*nan") as error:
-        trainer.train(config, parts=_Parts(diverge), show_progress=False)
+        _train(tmp_path, diverge, log_seconds=seconds, checkpoint_seconds=seconds)
     assert exit_code(error.value) == FAILS_AGAIN
     assert _frames(tmp_path) == (10, 10)
 
 
-def test_parts_that_cannot_be_prepared_end_the_run_before_it_writes(tmp_path: Path) -> None:
-    parts = _Parts()
-    parts.prepare = mock.Mock(side_effect=UserError("others can read the keys"))
-    with pytest.raises(UserError, match="keys"):
-        trainer.train(_config(tmp_path), parts=parts, show_progress=False)
+def test_parts_that_cannot_be_prepared_end_the_run_before_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Parts, "prepare", mock.Mock(side_effect=UserError("bad keys")))
+    with pytest.raises(UserError, match="bad keys"):
+        _train(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
@@ -132,8 +133,7 @@ def test_norms_are_of_the_weights_after_an_update(
 
     monkeypatch.setattr(Learner, "gradient_norms", norms)
     # Records are made for checkpoints as well, and are no less complete for that.
-    often = {"log_seconds": 1e9, "checkpoint_seconds": 1e-9, "log_task_gradients": True}
-    trainer.train(_config(tmp_path, **often), parts=_Parts(), show_progress=False)
+    _train(tmp_path, log_seconds=1e9, checkpoint_seconds=1e-9, log_task_gradients=True)
     lines = metrics(tmp_path)
     assert [line["policy_gradient_norm"]["catch_1"] for line in lines] == [1, 2, 3, 4]
 
@@ -148,16 +148,14 @@ def test_a_record_averages_updates_since_the_last(
         return {**update(learner, batch), "value_loss": number}
 
     monkeypatch.setattr(Learner, "update", updated)
-    trainer.train(_config(tmp_path, log_seconds=1e9), parts=_Parts(), show_progress=False)
+    _train(tmp_path, log_seconds=1e9)
     assert [line["value_loss"] for line in metrics(tmp_path)] == [0, 2]  # The mean of 1, 2 and 3.
 
 
 def test_seed_and_batches_decide_the_updates(tmp_path: Path) -> None:
     losses = []
     for i, seed in enumerate((7, 7, 8)):
-        settings = {"use_popart": True, "reward_clipping": "none", "seed": seed}
-        config = _config(tmp_path / str(i), **settings)
-        trainer.train(config, parts=_Parts(), show_progress=False)
+        _train(tmp_path / str(i), use_popart=True, reward_clipping="none", seed=seed)
         losses.append([line["total_loss"] for line in metrics(tmp_path / str(i))])
     first, same, other = losses
     assert first == same
@@ -177,7 +175,7 @@ def test_all_is_saved_while_signals_are_held_back_and_before_actors_are_closed(
     monkeypatch.setattr(Checkpoints, "save", spy)
     monkeypatch.setattr(_Actors, "raise_error", mock.Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):  # Closing raises what a thread has raised.
-        trainer.train(_config(tmp_path), parts=_Parts(), show_progress=False)
+        _train(tmp_path)
     assert _frames(tmp_path) == (40, 40)
     assert len(handlers) >= 2
     assert before not in handlers
