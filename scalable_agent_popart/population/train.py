@@ -50,7 +50,7 @@ def train_population(config: Config, start: Mapping[str, float]) -> int | None:
             worker.raise_failure()
         show_saved(progress.frames, PopulationDirectory(config.logdir).path)
     else:
-        best = f", best fitness {progress.best:.1f}" if progress.best is not None else ""
+        best = f", best fitness {max(progress.fitness):.1f}" if progress.fitness else ""
         report = f"--mode=report --runs={shlex.quote(config.logdir)}"
         print(f"{config.logdir} is finished{best}; report on it with {report}", file=sys.stderr)
     return stop.signal_number
@@ -95,13 +95,12 @@ def _train_members(payload: tuple[Config, Mapping[str, float]]) -> int | None:
 
 
 class _Progress:
-    """The population's progress on the terminal: `frames` are those of all members' logs."""
+    """The progress on the terminal: `frames` of all members' logs, and each known `fitness`."""
 
     def __init__(self, config: Config):
         population = PopulationDirectory(config.logdir)
         self._members = [population.member(number) for number in range(config.population_size)]
         self._num_events = [0] * len(self._members)  # Lines of each lineage that are known.
-        self._fitness: dict[int, float] = {}
         self._read()
         total = len(self._members) * config.total_environment_frames
         how = {"initial": self.frames, "unit_scale": True, "smoothing": 0.05}
@@ -111,8 +110,8 @@ class _Progress:
     def refresh(self) -> None:
         for news in self._read():
             self._bar.write(news, file=self._bar.fp)
-        if self.best is not None:
-            shown = {"best fitness": f"{self.best:.1f}", "of": len(self._fitness)}
+        if self.fitness:
+            shown = {"best fitness": f"{max(self.fitness):.1f}", "of": len(self.fitness)}
             self._bar.set_postfix(shown, refresh=False)
         if self.frames > self._bar.n:
             self._bar.set_description(refresh=False)
@@ -125,8 +124,7 @@ class _Progress:
             events = member.read_lineage()
             news += [event.describe(number) for event in events[self._num_events[number] :]]
             self._num_events[number] = len(events)
-            if published := member.published():
-                self._fitness[number] = published.fitness
+        published = filter(None, (member.published() for member in self._members))
+        self.fitness = [each.fitness for each in published]
         self.frames = sum(last_frames(member.metrics) for member in self._members)
-        self.best = max(self._fitness.values(), default=None)
         return news
