@@ -90,10 +90,8 @@ def train(
     """Trains until `total_environment_frames`, from the newest checkpoint if there is one.
 
     Returns None at the end or when the tuner stops, or the number of the signal that asked to stop.
-    Raises UserError before anything but a lock and new keys is written if the run directory is
-    another run's, damaged or without its checkpoints, or if others can read its keys. Raises it,
-    too, if another process trains there or the learner's port is taken. Raises DivergenceError if
-    loss, weights or logits are no longer finite.
+    Raises UserError as `Run.begin` and the parts do; a bad directory is refused before anything but
+    a lock is written. Raises DivergenceError if loss, weights or logits are no longer finite.
     """
     tuner, parts = tuner or Tuner(), parts or Parts()
     factory.check_network(config)

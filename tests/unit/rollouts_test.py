@@ -3,29 +3,24 @@
 import numpy as np
 import tensorflow as tf
 
-from environments import ArraySpec, StepOutput, StepOutputInfo
 from scalable_agent_popart.rollouts import AgentOutput, RolloutBuffer, rollout_spec
+from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments
 
 
 def test_a_rollout_records_the_state_and_the_weights_that_it_began_with() -> None:
-    spec = rollout_spec(ArraySpec((), np.uint8), (tf.zeros([1, 2]),), 3, unroll_length=1)
-    buffer = RolloutBuffer(spec, np.array([5, 6, 7], np.int32))
-    environments = np.arange(3)
-
-    def write(ids: np.ndarray) -> None:
-        zeros = np.zeros(len(ids), np.float32)
-        info = StepOutputInfo(zeros, zeros.astype(np.int32), zeros > 0)
-        step = StepOutput(zeros, info, zeros > 0, ids.astype(np.uint8))
-        answer = AgentOutput(zeros.astype(np.int32), np.zeros((len(ids), 3), np.float32))
-        buffer.write(ids, step, answer, fresh=zeros > 0)
-
-    write(environments)
-    for version, ids in ((4, np.array([0, 2])), (9, np.array([1]))):
-        buffer.begin(ids, (np.full((len(ids), 2), version, np.float32),), version)
-    write(environments)
-    assert buffer.full(environments).all()
-    taken = buffer.take(environments)
+    environments, ids = CountingEnvironments(np.array([5, 6, 7])), np.arange(3)
+    spec = rollout_spec(OBSERVATION, (tf.zeros([1, 2]),), 3, unroll_length=1)
+    buffer = RolloutBuffer(spec, environments.task_ids)
+    answer = AgentOutput(np.zeros(3, np.int32), np.zeros((3, 3), np.float32))
+    buffer.write(ids, environments.reset(), answer, fresh=np.ones(3, bool))
+    for version, begun in ((4, [0, 2]), (9, [1])):
+        buffer.begin(np.array(begun), (np.full((len(begun), 2), version),), version)
+    environments.send(answer.action)
+    buffer.write(ids, environments.receive(), answer, fresh=np.zeros(3, bool))
+    assert buffer.full(ids).all()
+    taken = buffer.take(ids)
     assert taken.policy_version.tolist() == [4, 9, 4]
     assert taken.agent_state[0].tolist() == [[4, 4], [9, 9], [4, 4]]
     assert taken.task_id.tolist() == [5, 6, 7]
-    np.testing.assert_array_equal(taken.env_outputs.observation, [[i, i] for i in range(3)])
+    numbers = taken.env_outputs.observation[:, :, 0, 0, 0]
+    assert numbers.tolist() == [[0, 0], [1, 1], [2, 2]]

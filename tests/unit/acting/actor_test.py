@@ -62,7 +62,7 @@ class CountingSource:
         return Weights(next(self._versions), self._tensors)
 
 
-def make_agent(use_lstm: bool, stacks: bool) -> tuple[Agent, rollouts.Rollout]:
+def make_agent(use_lstm: bool = False, stacks: bool = False) -> tuple[Agent, rollouts.Rollout]:
     """An agent with variables, and the spec of its rollouts."""
     agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm, OBSERVATION if stacks else None)
     spec = rollouts.rollout_spec(OBSERVATION, agent.initial_state(1), NUM_ACTIONS, UNROLL)
@@ -271,7 +271,7 @@ def acting(queue: RolloutQueue, *pools: CountingEnvironments) -> Iterator[None]:
 
 def test_threads_have_shares_of_a_full_queue_by_their_environments() -> None:
     """Turn and turn about, the largest thread would have half of the rollouts, not two thirds."""
-    _, spec = make_agent(use_lstm=False, stacks=False)
+    _, spec = make_agent()
     queue, sizes, counts = RolloutQueue(spec, 4), np.array([8, 2, 2]), np.zeros(3, np.int64)
     with acting(queue, *(CountingEnvironments(np.full(n, i)) for i, n in enumerate(sizes))):
         for _ in range(60):
@@ -299,7 +299,7 @@ class PacedEnvironments(CountingEnvironments):
 
 def test_the_learner_learns_equally_often_from_threads_of_unequal_speed() -> None:
     """The slow thread could not make more than half of all rollouts, and makes its half."""
-    _, spec = make_agent(use_lstm=False, stacks=False)
+    _, spec = make_agent()
     queue, slow = RolloutQueue(spec, 4), PacedEnvironments(np.full(4, 1))
     counts = np.zeros(2, np.int64)
     with acting(queue, CountingEnvironments(np.full(4, 0)), slow):

@@ -21,7 +21,7 @@ def _zero_step(spec: Rollout) -> StepOutput:
 
 
 def test_a_policy_acts_with_the_weights_that_were_published_when_it_refreshed() -> None:
-    learned, acting = (make_agent(use_lstm=False, stacks=False)[0] for _ in range(2))
+    learned, acting = (make_agent()[0] for _ in range(2))
     variables = learned.trainable_variables
     optimiser = RMSProp(variables, decay=0.9, momentum=0.0)
     store = WeightStore(variables, version=1)
@@ -45,7 +45,7 @@ def test_a_policy_acts_with_the_weights_that_were_published_when_it_refreshed() 
 
 
 def test_a_policy_that_can_choose_no_action_says_that_training_diverged() -> None:
-    agent, spec = make_agent(use_lstm=False, stacks=False)
+    agent, spec = make_agent()
     weights = agent.trainable_variables
     policy = Policy(agent, WeightStore(weights, version=1), seed=0, num_environments=1)
     for variable in weights:  # Finite, but not the sums of products.
@@ -55,7 +55,7 @@ def test_a_policy_that_can_choose_no_action_says_that_training_diverged() -> Non
 
 
 def test_actions_are_sampled_anew_at_every_step_and_decided_by_the_seed() -> None:
-    agent, spec = make_agent(use_lstm=False, stacks=False)
+    agent, spec = make_agent()
     store = WeightStore(agent.trainable_variables, version=1)
     ids, step = np.array([0]), _zero_step(spec)
 
