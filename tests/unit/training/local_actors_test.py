@@ -5,20 +5,17 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from environments import Lockstep, StepOutput, report
-from scalable_agent_popart import factory, rollouts
-from scalable_agent_popart.agent.agent import Agent
-from scalable_agent_popart.agent.networks import ShallowTorso
+from scalable_agent_popart import factory
 from scalable_agent_popart.runs.config import Config
 from scalable_agent_popart.system.stage_clock import shares
 from scalable_agent_popart.training.local_actors import LocalActors
-from tests.fakes.counting_environment import OBSERVATION, CountingEnvironments, observed
+from tests.fakes.counting_environment import CountingEnvironments, observed
 from tests.fakes.programs import wait_until
 from tests.fakes.threads import running
+from tests.unit.acting.actor_test import UNROLL, make_agent
 
-UNROLL = 5
 FLAGS = {"level_name": "catch5", "num_actors": 12, "actor_threads": 3, "batch_size": 4}
 CONFIG = Config.from_flags({**FLAGS, "unroll_length": UNROLL, "use_lstm": True})
 
@@ -36,8 +33,7 @@ def make_actors(
         return Lockstep(one, kind(task_ids[1:], next(numbers)))
 
     monkeypatch.setattr(factory, "make_environments", make)
-    state = Agent(3, ShallowTorso(tf.float32), use_lstm=True).initial_state(1)
-    spec = rollouts.rollout_spec(OBSERVATION, state, 3, UNROLL)
+    _, spec = make_agent(use_lstm=True)
     return LocalActors(CONFIG, spec, factory.make_learner(CONFIG, spec))
 
 
