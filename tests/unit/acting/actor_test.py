@@ -51,17 +51,6 @@ class ListSink:
         self.closed = len(self.rollouts) >= self._limit
 
 
-class CountingSource:
-    """Publishes a new version each time it is asked, with the same weights."""
-
-    def __init__(self, agent: Agent):
-        self._tensors = [tf.identity(variable) for variable in agent.trainable_variables]
-        self._versions = itertools.count(1)
-
-    def latest(self) -> Weights:
-        return Weights(next(self._versions), self._tensors)
-
-
 def make_agent(use_lstm: bool = False, stacks: bool = False) -> tuple[Agent, rollouts.Rollout]:
     """An agent with variables, and the spec of its rollouts."""
     agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), use_lstm, OBSERVATION if stacks else None)
@@ -80,7 +69,9 @@ def act(
     """Lets one actor play the environments; returns an agent with its weights."""
     agent, spec = make_agent(use_lstm, stacks)
     acting, _ = make_agent(use_lstm, stacks)
-    policy = Policy(acting, CountingSource(agent), 0, len(environments.task_ids))
+    weights, versions = [*map(tf.identity, agent.trainable_variables)], itertools.count(1)
+    source = SimpleNamespace(latest=lambda: Weights(next(versions), weights))  # Always newer.
+    policy = Policy(acting, source, 0, len(environments.task_ids))
     even = isinstance(environments, CountingEnvironments)
     pool = Lockstep(environments) if even else environments
     run_actor(pool, policy, sink, spec, clock or StageClock(), 0)
