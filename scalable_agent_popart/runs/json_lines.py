@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -29,13 +29,9 @@ def _of_a_library(value: Any) -> Any:
 
 def open_to_append(path: Path, most: int = sys.maxsize) -> IO[str]:
     """Cuts a log back to `most` bytes, and to whole lines, and opens it to write more."""
-    path.touch()
-    with open(path, "rb+") as file:
-        end = min(most, file.seek(0, os.SEEK_END))
-        while end:
-            file.seek(end - 1)
-            if file.read(1) == b"\n":
-                break
+    with open(path, "ab+") as file:
+        end = min(most, file.tell())
+        while end and os.pread(file.fileno(), 1, end - 1) != b"\n":
             end -= 1
         file.truncate(end)
     return open(path, "a", encoding="utf-8")
@@ -53,12 +49,14 @@ def read_lines(path: Path, at_most: int | None = None) -> Iterator[Any]:
     `at_most` takes so many lines, spread from the first to the last.
     """
     with open(path, "rb") as file:
-        chosen = spread(file, at_most) if at_most else None
-        file.seek(0)
+        if at_most:
+            whole = sum(line.endswith(b"\n") for line in file)
+            chosen = {*np.linspace(0, whole - 1, min(at_most, whole)).astype(int).tolist()}
+            file.seek(0)
         for i, line in enumerate(file):
             if not line.endswith(b"\n"):
                 break  # What is written meanwhile is the rest of this line.
-            if chosen is None or i in chosen:
+            if not at_most or i in chosen:
                 try:
                     record = json.loads(line)
                 except ValueError as error:
@@ -70,9 +68,3 @@ def last_frames(path: Path) -> int:
     """Returns the frames that a log's last whole line names; 0 if there is none."""
     lines = supervisor.tail(path, _MAX_LINE_BYTES).split("\n")[:-1]
     return int(json.loads(lines[-1])["frames"]) if lines else 0
-
-
-def spread(file: BinaryIO, at_most: int) -> set[int]:
-    """Returns the numbers of so many of a log's whole lines, spread from the first to the last."""
-    whole = sum(line.endswith(b"\n") for line in file)
-    return {*np.linspace(0, whole - 1, min(at_most, whole)).astype(int).tolist()}
