@@ -12,7 +12,7 @@ from scalable_agent_popart.errors import ANOTHER_LOGDIR, PassingError, UnsavedEr
 from scalable_agent_popart.runs.directory import explained, write_atomically
 
 _KEPT = 3
-_NAME = re.compile(r"ckpt-\d+", re.ASCII)
+_INDEX = re.compile(r"ckpt-\d+\.index", re.ASCII)
 # TensorFlow loses the number of a file system's error, and its message ends with one of these. Its
 # readers' other errors mean that a checkpoint's content is damaged or a file is missing.
 _FILE_SYSTEM_ERRORS = {os.strerror(number) for number in errno.errorcode.keys() - {errno.ENOENT}}
@@ -75,10 +75,9 @@ class Checkpoints:
 def _newest_first(directory: Path) -> list[Path]:
     """Lists the paths of checkpoints, without the files' endings."""
     paths: list[Path] = []
-    with explained(directory):
-        paths = [file.with_suffix("") for file in directory.iterdir() if file.match("ckpt-*.index")]
-    numbered = [path for path in paths if _NAME.fullmatch(path.name)]  # Users may keep others.
-    return sorted(numbered, key=_number, reverse=True)
+    with explained(directory):  # Users may keep copies of other names there.
+        paths = [p.with_suffix("") for p in directory.iterdir() if _INDEX.fullmatch(p.name)]
+    return sorted(paths, key=_number, reverse=True)
 
 
 def _number(checkpoint: Path) -> int:
@@ -106,16 +105,13 @@ def _frames_of(checkpoint: Path) -> int | None:
 def _restore(objects: tf.train.Checkpoint, checkpoint: str | Path, advice: str) -> None:
     try:
         objects.read(str(checkpoint)).expect_partial().assert_existing_objects_matched()
-    except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
-        message = f"is of another program or version ({_message(error)[:300]})"
-        raise UserError(f"checkpoint {checkpoint} {message}; give {ANOTHER_LOGDIR}") from error
     except Exception as error:  # Damaged bytes can surface anywhere in the reader.
-        text = _message(error)
-        if text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:  # The error may pass.
-            message = f"cannot be read ({text[:300]}); fix that and repeat"
-            raise PassingError(f"checkpoint {checkpoint} {message}") from error
-        message = f"is damaged ({text[:300]}); {advice}"
-        raise UserError(f"checkpoint {checkpoint} {message}") from error
+        text, kind, problem = _message(error), UserError, "is damaged"
+        if isinstance(error, AssertionError | ValueError | tf.errors.InvalidArgumentError):
+            problem, advice = "is of another program or version", f"give {ANOTHER_LOGDIR}"
+        elif text.rpartition("; ")[2] in _FILE_SYSTEM_ERRORS:
+            kind, problem, advice = PassingError, "cannot be read", "fix that and repeat"
+        raise kind(f"checkpoint {checkpoint} {problem} ({text[:300]}); {advice}") from error
 
 
 def _message(error: Exception) -> str:
