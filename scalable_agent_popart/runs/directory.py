@@ -14,7 +14,7 @@ import platform
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -34,7 +34,7 @@ class Change:
     """A change of flags that shape learning, with which a run was resumed."""
 
     frames: int  # of the run, when it was resumed
-    changed: Mapping[str, tuple[Any, Any]]  # flag to its values before and from then on
+    changed: Mapping[str, Sequence[Any]]  # flag to its values before and from then on
     git_revision: str | None = None  # of the program, from then on
 
 
@@ -75,13 +75,9 @@ class RunDirectory:
         """Reads `config.json` if there is one; raises UserError."""
         with explained(self._config_path):
             record = json.loads(self._config_path.read_text())
-            history = []
-            for entry in record.get("history", ()):
-                changed = {name: (then, now) for name, (then, now) in entry["changed"].items()}
-                history.append(Change(int(entry["frames"]), changed, entry["git_revision"]))
-            config = Config.from_record(record)
-            device = describe_device(record.get("device"))
-            return Record(config, tuple(history), device, record.get("git_revision"), record)
+            history = tuple(Change(**entry) for entry in record.get("history", ()))
+            config, device = Config.from_record(record), describe_device(record.get("device"))
+            return Record(config, history, device, record.get("git_revision"), record)
         return None
 
     @property

@@ -15,7 +15,7 @@ import pytest
 from scalable_agent_popart.errors import UserError
 from scalable_agent_popart.runs import directory as run_directory
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Change, Record, RunDirectory, find_runs, lock
+from scalable_agent_popart.runs.directory import Record, RunDirectory, find_runs, lock
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.settings import SETTINGS
 
@@ -36,10 +36,6 @@ def _record(directory: RunDirectory, **flags: object) -> dict:
     """Starts a run; returns the record that it wrote."""
     directory.record(_config(**flags))
     return json.loads((directory.path / "config.json").read_text())
-
-
-def _history(directory: RunDirectory) -> tuple[Change, ...]:
-    return directory.read_record().history
 
 
 def _check(directory: RunDirectory, config: Config) -> None:
@@ -144,22 +140,23 @@ def test_a_run_from_before_a_setting_was_recorded_goes_on(directory: RunDirector
 def test_the_record_keeps_the_changes_with_which_something_was_learned(
     directory: RunDirectory,
 ) -> None:
-    first = (800, {"discounting": (0.99, 0.6)})
+    first = (800, {"discounting": [0.99, 0.6]})
     given = {"seed": 2, "batch_size": 9, "total_environment_frames": 10**9}
-    others = {name: (getattr(_config(), name), value) for name, value in given.items()}
-    others["discounting"] = (0.6, 0.99)
+    others = {name: [getattr(_config(), name), value] for name, value in given.items()}
+    others["discounting"] = [0.6, 0.99]
     for flags, frames, expected in (
         ({"seed": 3}, 0, []),
         ({}, 0, []),
         ({}, 400, []),
-        ({"discounting": 0.5, "num_actors": 20}, 800, [(800, {"discounting": (0.99, 0.5)})]),
+        ({"discounting": 0.5, "num_actors": 20}, 800, [(800, {"discounting": [0.99, 0.5]})]),
         ({"discounting": 0.6}, 800, [first]),
         (given, 1600, [first, (1600, others)]),
         ({}, 400, []),  # Newer checkpoints are gone.
     ):
         directory.record(_config(**flags), frames, _DEVICE)
-        assert [(change.frames, change.changed) for change in _history(directory)] == expected
-        assert all(c.git_revision == run_directory.git_revision() for c in _history(directory))
+        history = directory.read_record().history
+        assert [(change.frames, change.changed) for change in history] == expected
+        assert all(change.git_revision == run_directory.git_revision() for change in history)
     assert directory.read_record().device == "H100, 1 core of Xeon"
     assert run_directory.describe_device({**_DEVICE, "cores": 2, "gpus": []}) == "2 cores of Xeon"
 

@@ -46,7 +46,7 @@ def test_packed_logs_name_no_place_of_the_machine_and_are_read_as_before(
     assert record.config.experiment == config.experiment
     assert record.config.remarks() == config.remarks()
     stand_in = run_records.portable({"init_from": "machine"})["init_from"]
-    assert [change.changed for change in record.history] == [{"init_from": (stand_in, "")}]
+    assert [change.changed for change in record.history] == [{"init_from": [stand_in, ""]}]
 
 
 def test_packed_logs_have_the_metrics_that_a_report_reads(
