@@ -102,8 +102,7 @@ class RunLog:
         self.episodes.open()
         with explained(self.episodes.path):
             for episode in json_lines.read_lines(self.episodes.path):
-                value, ended = float(episode["episode_return"]), int(episode["frames"])
-                self._count_episode(episode["task"], value, ended)
+                self._count_episode(episode["task"], episode["episode_return"], episode["frames"])
         if not frames:  # An earlier start may have had other flags.
             for path in self._path.glob("events.out.tfevents.*"):
                 path.unlink()
