@@ -74,15 +74,12 @@ _KINDS: dict[Any, tuple[Callable[..., Any], str]] = {
 
 def _define_flags() -> None:
     for field in settings.FIELDS:
-        declared, default = field.metadata["setting"], field.default
-        text = declared.help
-        if default is dataclasses.MISSING:
-            text += f" Default: {config_lib.describe_default(field)}."
-            default = None
+        declared = field.metadata["setting"]
+        default = None if field.default is dataclasses.MISSING else field.default
         if declared.choices:
-            flags.DEFINE_enum(field.name, default, declared.choices, text)
+            flags.DEFINE_enum(field.name, default, declared.choices, declared.help)
         else:
-            _KINDS[field.type][0](field.name, default, text)
+            _KINDS[field.type][0](field.name, default, declared.help)
     flags.DEFINE_boolean("list_levels", False, _LIST_LEVELS)
 
 
