@@ -255,12 +255,11 @@ class Config(Settings):
         played = config  # Scores are of raw rewards, and a test may play other levels.
         if config.level_name != self.level_name:
             played = replace(config, suite=suite.select(self.suite.tasks))
-        if differences := played.differences(self, Use.TEST):
-            refused = describe_differences(differences)
+        refused = describe_differences(played.differences(self, Use.TEST))
+        if not refused and config.minimal_actions != self.minimal_actions:
+            refused = f"{suite.tasks[0]} has other minimal actions"
+        if refused:
             raise UserError(f"{logdir} holds another run: {refused}; {SAME}")
-        if config.minimal_actions != self.minimal_actions:
-            message = f"{logdir} holds another run: {suite.tasks[0]} has other minimal actions"
-            raise UserError(f"{message}; {SAME}")
         return config
 
 

@@ -124,8 +124,7 @@ class RunDirectory:
         """Keeps an evaluation as JSON and its returns as CSV, and makes it the newest one."""
         self.evaluations.mkdir(exist_ok=True)
         starts, frames = summary["starts"], summary["frames"]
-        names = (f"{starts}-{frames}-{number}.json" for number in itertools.count(1))
-        paths = (self.evaluations / name for name in names)
+        paths = (self.evaluations / f"{starts}-{frames}-{i}.json" for i in itertools.count(1))
         kept = next(path for path in paths if not path.exists())
         tasks = {**summary["tasks"], **summary.get("train", {"tasks": {}})["tasks"]}
         writer = csv.writer(table := io.StringIO())
