@@ -18,13 +18,9 @@ _MAX_LINE_BYTES = 2**18  # The end of a log that is sure to hold its last line, 
 
 def to_json(record: Any, indent: int | None = None) -> str:
     """Writes a record as JSON, in which NaN and infinities become null."""
-    text = json.dumps(record, default=_of_a_library)
+    # Suites from outside may have numbers of NumPy, and mappings that are no dictionaries.
+    text = json.dumps(record, default=lambda x: x.item() if isinstance(x, np.generic) else dict(x))
     return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=indent)
-
-
-def _of_a_library(value: Any) -> Any:
-    """Returns a number of NumPy, such as suites from outside may have, or a mapping as Python's."""
-    return value.item() if isinstance(value, np.generic) else dict(value)
 
 
 def open_to_append(path: Path, most: int = sys.maxsize) -> IO[str]:
