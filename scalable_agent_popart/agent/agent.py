@@ -88,8 +88,7 @@ class Agent(snt.Module):
           last_actions: `[T, B]` int32, the action that led to each step.
           env_outputs: `[T, B, ...]`; reward, done, episode_end and observation are used.
           state: the recurrent state `[B, ...]` as it was before the first of these steps.
-          bootstrap: whether the last step only has its value bootstrapped from, so that no
-            gradient flows through it; this saves its backward pass.
+          bootstrap: whether the torso lets no gradient flow through the last step.
         """
         images = image_of(env_outputs.observation)  # [T, B, H, W, C]
         new_state: AgentState = ()

@@ -130,9 +130,8 @@ class Tester:
             # A disk that is too full for the files of scores or films does not prevent this.
             last.callback(evaluation_summary.show, summary, self._played)
             directory.write_evaluation(summary)
-        written = f"{directory.evaluation} and evaluation.csv"
-        written += f"; films in {directory.videos}" * config.record_video
-        print(f"written: {written}", file=sys.stderr)
+        written_films = f"; films in {directory.videos}" * config.record_video
+        print(f"written: {directory.evaluation} and evaluation.csv{written_films}", file=sys.stderr)
         return summary
 
 

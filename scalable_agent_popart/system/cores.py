@@ -14,8 +14,7 @@ _MEMBERSHIP, _CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 def processor() -> str:
     """Returns the name of the processor's model."""
-    cpuinfo = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*:\s*(.*\S)", cpuinfo.read_text() if cpuinfo.exists() else "")
+    model = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text())
     return model[1] if model else platform.processor() or platform.machine()
 
 

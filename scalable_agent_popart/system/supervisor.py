@@ -1,8 +1,7 @@
 """Child processes: how their owner starts, watches, ends and restarts them.
 
-`Restarts` decides when a `Child` that died is started again. A `group` holds children that must not
-outlive this process, however it ends. Only the standard library is used, because processes of
-environments and the tools of clusters import this.
+Only the standard library is used, because processes of environments and the tools of clusters
+import this.
 """
 
 import contextlib
