@@ -24,7 +24,7 @@ from scalable_agent_popart.evaluation import evaluate
 from scalable_agent_popart.evaluation.videos import VideoRecorder
 from scalable_agent_popart.rollouts import AgentOutput
 from scalable_agent_popart.runs.config import Config
-from scalable_agent_popart.runs.directory import Record, RunDirectory
+from scalable_agent_popart.runs.directory import RunDirectory
 from scalable_agent_popart.runs.run import Run
 from scalable_agent_popart.suites.atari import emulator, starts
 from scalable_agent_popart.system.terminal import progress_bar
@@ -35,11 +35,6 @@ from tests.fakes.uneven_environments import UnevenEnvironments
 
 _TASKS = ("pong", "boxing")
 _SMALL = {"num_actors": 4, "batch_size": 4, "network": "shallow", "total_environment_frames": 640}
-
-
-def _run(config: Config) -> Run:
-    """Returns the run of a configuration's directory, whose record has the same."""
-    return Run(RunDirectory(config.logdir), Record(config))
 
 
 @pytest.fixture
@@ -191,7 +186,7 @@ def test_later_tests_take_newer_weights_and_trace_nothing_anew(tmp_path: Path) -
         mock.patch.object(Agent, "step", autospec=True, side_effect=Agent.step) as steps,
         mock.patch.object(factory, "make_environments", wraps=factory.make_environments) as made,
     ):
-        run = _run(config)
+        run = Run.open(tmp_path)
         tester = evaluate.Tester(run, config)
         first = tester.test()
         for task, result in first["tasks"].items():  # A game of catch_10 is worth 10 or -10.
@@ -230,7 +225,7 @@ def test_the_evaluator_tests_each_newer_checkpoint_up_to_the_runs_end(
     # A disk was full in the middle of a line.
     (tmp_path / "evaluations.jsonl").write_text('{"frames": 50}\n{"frames": 1')
     config = Config.from_flags(given)
-    evaluate.follow(_run(config), config)
+    evaluate.follow(Run.check(config), config)
     evaluate.Tester.assert_called_once()
     assert evaluate.saved_frames.call_count == 5, "nothing is tested twice"
     lines = read_log(tmp_path / "evaluations.jsonl")
@@ -252,7 +247,7 @@ def test_an_evaluator_whose_learner_is_gone_ends_as_actor_jobs_do(
     evaluate.saved_frames.side_effect = [saved] * 9
     given = {"level_name": "catch5", "logdir": str(tmp_path), "checkpoint_seconds": 1e-9}
     config = Config.from_flags({**given, "learner_timeout_hours": 1e-12})
-    evaluate.follow(_run(config), config)
+    evaluate.follow(Run.check(config), config)
     assert (
         "the evaluator ends, as if the run were over: there was no newer checkpoint in "
         f"{tmp_path}/checkpoints for 1e-12 hours (--learner_timeout_hours)"
@@ -263,5 +258,5 @@ def test_a_level_that_tests_several_tasks_is_played_once() -> None:
     config = Config.from_flags({"level_name": "catch_1,catch_10,catch_100"})
     shared = dict.fromkeys(("catch_1", "catch_10"), "catch_100")
     config = replace(config, suite=replace(config.suite, test_versions=shared))
-    tester = evaluate.Tester(_run(config), config)
+    tester = evaluate.Tester(mock.Mock(config=config), config)
     assert list(tester._played.tasks) == ["catch_100", "catch_1", "catch_10"]

@@ -5,9 +5,9 @@ import os
 import resource
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
-import tensorflow as tf
 
 from scalable_agent_popart.system import cores, hardware
 from tests.fakes.programs import ROOT, run_python
@@ -17,24 +17,20 @@ from tests.fakes.programs import ROOT, run_python
 def test_a_prepared_process_has_a_thread_a_core_unless_gpus_compute(
     monkeypatch: pytest.MonkeyPatch, gpus: list[str]
 ) -> None:
-    visible = list(gpus)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus * (kind == "GPU"))
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: visible)
-    monkeypatch.setattr(
-        tf.config, "set_visible_devices", lambda them, kind: visible.__setitem__(slice(None), them)
-    )
-    calls: list[tuple] = []
-    growth = "tensorflow.config.experimental.set_memory_growth"
-    monkeypatch.setattr(growth, lambda *args: calls.append(args))
-    for kind in ("intra", "inter"):
-        name = f"set_{kind}_op_parallelism_threads"
-        monkeypatch.setattr(tf.config.threading, name, lambda number: calls.append((number,)))
+    config = mock.Mock()
+    config.list_physical_devices.side_effect = lambda kind: gpus * (kind == "GPU")
+    config.get_visible_devices.side_effect = lambda _: config.set_visible_devices.call_args.args[0]
+    monkeypatch.setattr(hardware, "tf", mock.Mock(config=config))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
     hardware.prepare_process()
     assert 256 < resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= most, "of open files"
     # A learner computes on one GPU, and leaves others alone.
-    assert calls == ([(name, True) for name in gpus[:1]] or [(1,), (cores.num_cores(),)])
+    growth = config.experimental.set_memory_growth
+    assert growth.mock_calls == [mock.call(name, True) for name in gpus[:1]]
+    for kind, number in (("intra", 1), ("inter", cores.num_cores())):
+        limit = getattr(config.threading, f"set_{kind}_op_parallelism_threads")
+        assert limit.mock_calls == [mock.call(number)] * (not gpus)
     assert gc.get_freeze_count() > 10_000, "modules' objects are kept from the garbage collector"
     gc.unfreeze()
 
