@@ -56,17 +56,12 @@ def _overwrite(buffer: Any, rows: Any) -> Any:
 @pytest.mark.parametrize("num_heads", [1, 2])
 def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> None:
     tf.random.set_seed(0)
+    frame = ArraySpec((_HEIGHT, _WIDTH, 1), np.uint8)
     # What each environment returns, `[_STEPS, _NUM, ...]`; lives and games end.
-    _, outputs = make_inputs(_STEPS, _NUM, (_HEIGHT, _WIDTH, 1), seed=1)
+    _, outputs = make_inputs(_STEPS, _NUM, frame.shape, seed=1)
     outputs = with_game_over(with_done(outputs, (2, 0)), (3, 0), (1, 2))
     outputs = tf.nest.map_structure(lambda tensor: tensor.numpy(), outputs)
-    agent = Agent(
-        NUM_ACTIONS,
-        ShallowTorso(tf.float32),
-        True,
-        ArraySpec((_HEIGHT, _WIDTH, 1), np.uint8),
-        False,
-    )
+    agent = Agent(NUM_ACTIONS, ShallowTorso(tf.float32), True, frame)
     one_step = _of(outputs, 0, slice(1))
     agent.unroll(tf.zeros([1, 1], tf.int32), one_step, agent.initial_state(1))
     head = QHead(NUM_ACTIONS, _HEIGHT, _WIDTH)
@@ -76,9 +71,8 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
     view = AgentView(policy, agent, head, value_head, _SUITE.select(_LEARNED))
     buffer = tf.nest.map_structure(np.copy, part(outputs, 0))
     times = np.zeros(_NUM, int)
-    maps: list[list[dict[str, np.ndarray]]] = [[] for _ in range(_NUM)]
-    plays: list[list[Play]] = [[] for _ in range(_NUM)]
-    actions: list[list[int]] = [[] for _ in range(_NUM)]
+    # Each environment's last actions, maps and policies.
+    shown: list[list[tuple[int, dict[str, np.ndarray], Play]]] = [[] for _ in range(_NUM)]
     for turn in _TURNS:
         ids = np.array(turn)
         env_output = _overwrite(buffer, part(outputs, (times[ids], ids)))
@@ -86,11 +80,10 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
         policy.forget(ids[fresh])
         last = policy.last_output(ids).action
         levels = [list(_LEVELS)[i] for i in turn]
-        seen, new_plays = view.look(Ready(ids, env_output, fresh), levels)
+        maps, plays = view.look(Ready(ids, env_output, fresh), levels)
         for row, i in enumerate(turn):
-            plays[i].append(new_plays[row])
-            maps[i].append({label: values[row] for label, values in seen.items()})
-            actions[i].append(int(last[row]))
+            of_row = {label: values[row] for label, values in maps.items()}
+            shown[i].append((int(last[row]), of_row, plays[row]))
         policy.act(ids, env_output)
         times[ids] += 1
     assert times.tolist() == [5, 4, 5, 5]
@@ -99,10 +92,10 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
     for i, task_id in enumerate(_LEVELS.values()):
         begins = [0, _LOST[0]] if i == _LOST[1] else [0]
         for begin, end in zip(begins, [*begins[1:], int(times[i])], strict=True):
-            inputs = (tf.constant(actions[i][begin:end])[:, tf.newaxis],)
-            inputs += (_of(outputs, i, slice(begin, end)), agent.initial_state(1))
-            unroll = agent.unroll(*inputs)
-            probabilities, play_values = zip(*plays[i][begin:end], strict=True)
+            actions, seen, plays = zip(*shown[i][begin:end], strict=True)
+            last_actions, steps = tf.constant(actions)[:, tf.newaxis], slice(begin, end)
+            unroll = agent.unroll(last_actions, _of(outputs, i, steps), agent.initial_state(1))
+            probabilities, play_values = zip(*plays, strict=True)
             assert_close(probabilities, tf.nn.softmax(unroll.policy_logits)[:, 0])
             assert (task_id is None) == np.isnan(play_values).all()
             if task_id is not None:
@@ -112,9 +105,9 @@ def test_what_is_shown_is_that_of_each_environment_by_itself(num_heads: int) -> 
             values = head(unroll.features)
             tasks = [tf.fill([end - begin, 1], action) for action in range(NUM_ACTIONS)]
             expected = np.max([action_values(values, action) for action in tasks], axis=0)[:, 0]
-            for t, seen in enumerate(maps[i][begin:end], start=begin):
-                assert list(seen) == ["change", "max Q"]
-                assert_close(seen["max Q"], expected[t - begin])
+            for t, maps in enumerate(seen, start=begin):
+                assert list(maps) == ["change", "max Q"]
+                assert_close(maps["max Q"], expected[t - begin])
                 change = np.zeros((_ROWS, _COLUMNS)) if t == begin else changes[t - 1, i]
                 assert ends[t, i] or t == begin or change.min() > 0.1  # Also at a lost life.
-                assert_close(seen["change"], change)
+                assert_close(maps["change"], change)
