@@ -13,9 +13,9 @@ from matplotlib.ticker import LogFormatter
 
 from scalable_agent_popart.population.directory import Event
 from scalable_agent_popart.report.chapter import Chapter
-from scalable_agent_popart.report.compare import RUN_COLUMNS, Agent, Comparison, columns_of
+from scalable_agent_popart.report.compare import RUN_COLUMNS, Comparison, columns_of
 from scalable_agent_popart.report.drawing import VIRIDIS, frames_axis, legend, plain, score_axis
-from scalable_agent_popart.report.read import Member, Population, Run
+from scalable_agent_popart.report.read import Member, Population
 
 # Members' scores: steps are equal to the eye, and yellow is left out as too light for lines.
 _SCORES: Colormap = ListedColormap(VIRIDIS(np.linspace(0.05, 0.92, 256)))
@@ -35,43 +35,40 @@ the present ones. All members together have processed
 """
 
 
-def find(comparison: Comparison) -> list[tuple[Agent, Run, Population]]:
-    """Returns each population with its agent and its run."""
+def find(comparison: Comparison) -> list[tuple[dict[str, Any], Population]]:
+    """Returns each population, after what its rows have in their `RUN_COLUMNS`."""
     runs = comparison.runs
-    return [(agent, run, run.population) for agent, run in runs if run.population is not None]
+    return [(columns_of(agent, run), run.population) for agent, run in runs if run.population]
 
 
 def events(comparison: Comparison) -> pd.DataFrame:
     """Makes a row per start or comparison, with the member's own frames: populations' lineages."""
     populations = find(comparison)
     rows = [
-        {**columns_of(agent, run), "member": number, **event._asdict(), **event.hyperparameters}
-        for agent, run, population in populations
+        {**columns, "member": number, **event._asdict(), **event.hyperparameters}
+        for columns, population in populations
         for number, member in population.members.items()
         for event in member.lineage
     ]
-    tuned = dict.fromkeys(name for *_, p in populations for name in p.best.config.tuned)
+    tuned = dict.fromkeys(name for _, p in populations for name in p.best.config.tuned)
     names = ["member", *Event._fields[: Event._fields.index("hyperparameters")], *tuned]
     table = pd.DataFrame(rows, columns=[*RUN_COLUMNS, *names, "started_over"])
     return table.astype(dict.fromkeys(("partner", "source_frames"), "Int64"))
 
 
 def summarise(comparison: Comparison) -> pd.DataFrame:
-    """Returns scores in training of each population's best, median and worst member.
-
-    All members must have one.
-    """
+    """Returns training scores of populations' best, median and worst members, if all have one."""
     rows = []
-    for agent, run, population in find(comparison):
+    for columns, population in find(comparison):
         members = population.members.values()
         known = [m.score for m in members if m.complete and m.score is not None]
-        if len(known) == run.config.population_size:
+        if len(known) == population.best.config.population_size:
             frames = [member.frames for member in members]
-            about = {**columns_of(agent, run), "source": "training"}
+            about = {**columns, "source": "training"}
             about |= {"fewest_frames": min(frames), "most_frames": max(frames)}
-            values = max(known), float(np.median(known)), min(known)
-            measures = zip(("best_member", "median_member", "worst_member"), values, strict=True)
-            rows += [{**about, "measure": name, "value": value} for name, value in measures]
+            values = {"best": max(known), "median": np.median(known), "worst": min(known)}
+            for name, value in values.items():
+                rows.append({**about, "measure": f"{name}_member", "value": value})
     return pd.DataFrame(sorted(rows, key=lambda row: row["measure"]))
 
 
@@ -79,14 +76,14 @@ def ancestries(comparison: Comparison) -> pd.DataFrame:
     """Makes a row per segment of each population's ancestry, oldest first, in both frame counts."""
     rows = [
         {
-            **columns_of(agent, run),
+            **columns,
             "member": segment.member,
             "first": segment.first,
             "last": population.end(segment),
             "learned_first": segment.first + segment.offset,
             "learned_last": population.end(segment) + segment.offset,
         }
-        for agent, run, population in find(comparison)
+        for columns, population in find(comparison)
         for segment in population.segments
     ]
     return pd.DataFrame(rows)
@@ -102,11 +99,9 @@ def draw(population: Population) -> Figure:
     flags: list[str | None] = [*tuned]
     if not tuned or any(event.comparison for member in members for event in member.lineage):
         flags.insert(0, None)  # Fitness.
-    # Panels come in pairs: where there is one too many, fitness has a row.
-    wide = flags[0] is None and len(flags) % 2
-    rows = (len(flags) + 1) // 2
-    figure = Figure(figsize=(10, 1.1 + 2.6 * rows), layout="constrained")
-    grid = figure.add_gridspec(rows, 2)
+    # Panels come in pairs: where there is one too many, the first has a row.
+    panels = np.reshape(flags[: len(flags) % 2] + flags, (-1, 2)).tolist()
+    figure = Figure(figsize=(10, 1.1 + 2.6 * len(panels)), layout="constrained")
     farthest = max(member.frames for member in members)
     unit = frames_axis(figure, farthest, len(suite.tasks), "A member's own environment frames")
     known = [member.score for member in members if member.score is not None]
@@ -114,8 +109,7 @@ def draw(population: Population) -> Figure:
     ancestry_of = f"ancestry of {population.best.name}, the best"
     halo = [withStroke(linewidth=3.2, foreground="white")]
     black: dict[str, Any] = {"color": "black", "zorder": 4}
-    for i, flag in enumerate(flags):
-        axes = figure.add_subplot(grid[0, :] if wide and not i else grid[divmod(i + wide, 2)])
+    for flag, axes in figure.subplot_mosaic(panels).items():
         axes.set_title(
             plain(flag or f"fitness at comparisons ({suite.unit or 'return'})"), fontsize=10
         )
@@ -199,7 +193,7 @@ def write(chapter: Chapter) -> str:
         return ""
     says = f"{chapter.comparison.title}: hyperparameters and fitness of a population's members"
     parts = []
-    for number, (*_, population) in enumerate(populations, start=1):
+    for number, (_, population) in enumerate(populations, start=1):
         figure = chapter.figure(draw(population), f"population-{number}", says)
         members = _tabulate_members(population)
         parts.append((population, figure, _describe_ancestry(population), *members))
