@@ -27,8 +27,8 @@ _WORDS = """
 {% for agent, films_of_agent in films.items() %}
 <h3>{{ agent }}</h3>
 <p>
-{% for film in films_of_agent %}
-<img alt="{{ film.says }}" loading="lazy" src="data:image/webp;base64,{{ film.data }}">
+{% for level, film in films_of_agent.items() %}
+<img alt="{{ level }}" loading="lazy" src="data:image/webp;base64,{{ film }}">
 {% endfor %}
 </p>
 {% endfor %}
@@ -37,14 +37,7 @@ _WORDS = """
 
 
 def write(comparisons: Sequence[Comparison], directory: Path, problems: list[str]) -> Markup:
-    """Writes the films of all agents, and the section that shows them, as `write_films`."""
-    return render(_WORDS, films=write_films(comparisons, directory, problems))
-
-
-def write_films(
-    comparisons: Sequence[Comparison], directory: Path, problems: list[str]
-) -> dict[str, list[dict[str, str]]]:
-    """Writes a film of each level that any run of an agent was filmed in; returns them by agent.
+    """Writes a film of each level that any run of an agent was filmed in, and their section.
 
     Each has the same part of the page's frames. The problems get a line for each film left out.
     """
@@ -59,7 +52,7 @@ def write_films(
                 path = film_path(run.videos, level)
                 if os.path.isfile(path):  # `Path.is_file` may raise.
                     files.setdefault((agent.label + where, level), []).append(path)
-    films: dict[str, list[dict[str, str]]] = {}
+    films: dict[str, dict[str, str]] = {}
     for number, ((played_by, level), paths) in enumerate(files.items(), start=1):
         for path in paths:
             try:
@@ -69,10 +62,9 @@ def write_films(
                 problems.append(f"{path} skipped: {message}")
                 continue
             (directory / f"figures/film-{number}.webp").write_bytes(film)
-            data = base64.b64encode(film).decode()
-            films.setdefault(played_by, []).append({"says": level, "data": data})
+            films.setdefault(played_by, {})[level] = base64.b64encode(film).decode()
             break  # One run's film is enough.
-    return films
+    return render(_WORDS, films=films)
 
 
 def _shorten(path: Path, max_frames: int) -> bytes:

@@ -77,8 +77,8 @@ def write(chapter: Chapter) -> str:
     share_of = {
         run: f"{(share > 0).sum()}, {share.min():.2%} to {share.max():.2%}" for run, share in shares
     }
-    rows = [[agent, seed, *texts] for (agent, _, seed), texts in cells.items()]
     heads = [*_HEADS]
+    rows = [[agent, seed, *texts] for (agent, _, seed), texts in cells.items()]
     if share_of:  # Older logs have none.
         heads.append("Tasks in its batches, and the share of each")
         for (_, run, _), row in zip(cells, rows, strict=True):
