@@ -20,28 +20,6 @@ counts the frames that these weights have learned from, those of one instance of
 {% endif %}
 </details>
 """
-_WORDS = """
-{% set suite = chapter.suite %}
-<p>{{ "This compares" if agents | length > 1 else "This shows" }} {{ agents | join("; ") }} on
-{{ suite.tasks | length }} task{{ "s" if suite.tasks | length > 1 else "" }}.
-{% if suite.normalised %}
-0% is the return of random play
-{%- if chapter.comparison.measured_zero %}
- as measured with the agent's own actions
-{%- elif chapter.published %}
- in the papers
-{%- endif %}
-, and 100% is {{ suite.full_score }}
-{%- if chapter.published %}
-; the published scores were reached after {{ published_frames }} frames over all
-{{ suite.reference_scores | length }} tasks
-{%- endif %}
-.
-{% else %}
-Scores are raw returns, as this suite has no random and human scores.
-{% endif %}
-</p>
-"""
 
 
 def write_runs(runs: Sequence[tuple[Agent, Run]]) -> str:
@@ -81,13 +59,23 @@ def _describe(label: str, run: Run) -> list[str | int]:
 
 
 def write(chapter: Chapter) -> str:
-    """Writes the agents with their runs and frames, and the frames of published scores."""
-    agents = []
+    """Writes the agents with their runs and frames, and what scores mean."""
+    agents, suite = [], chapter.suite
     for agent in chapter.comparison.agents:
         frames = [run.budgeted(run.frames) for run in agent.runs]
         ends = dict.fromkeys(map(short, (min(frames), max(frames))))
         count = f"{len(agent.runs)} run{'s' * (len(agent.runs) > 1)}"
         agents.append(f"{agent.label} ({count}, {' to '.join(ends)} frames)")
-    # By default a suite's runs are as long as the papers'.
-    published_frames = short(chapter.suite.total_frames)
-    return chapter.render(_WORDS, agents=agents, published_frames=published_frames)
+    text = "This compares" if len(agents) > 1 else "This shows"
+    text += f" {'; '.join(agents)} on {len(suite.tasks)} task{'s' * (len(suite.tasks) > 1)}. "
+    if not suite.normalised:
+        text += "Scores are raw returns, as this suite has no random and human scores"
+    else:
+        zero = " in the papers" * chapter.published
+        if chapter.comparison.measured_zero:
+            zero = " as measured with the agent's own actions"
+        text += f"0% is the return of random play{zero}, and 100% is {suite.full_score}"
+        if chapter.published:  # By default a suite's runs are as long as the papers'.
+            text += f"; the published scores were reached after {short(suite.total_frames)} frames"
+            text += f" over all {len(suite.reference_scores)} tasks"
+    return render("<p>{{ text }}.</p>", text=text)
