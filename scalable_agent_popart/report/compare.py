@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from scalable_agent_popart.report.read import Run
+from scalable_agent_popart.report.read import Run, join
 from scalable_agent_popart.suites import Suite
 
 MIN_PART_OF_FRAMES = 0.9  # A run with fewer of the farthest run's frames is not compared.
@@ -69,8 +69,7 @@ class Comparison:
         for agent, run in self.runs if every_run else self.even_runs:
             table = read(run)
             parts.append(table.assign(**columns_of(agent, run))[[*RUN_COLUMNS, *table]])
-        # Empty tables have no types that mean anything.
-        return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+        return join(parts)
 
     @property
     def name(self) -> str:
@@ -150,19 +149,16 @@ def _agents(runs: Sequence[Run]) -> tuple[Agent, ...]:
     for label, by_flags in groups.items():
         experiments = [experiment(group[0]) for group in by_flags.values()]
         names = [name for name in experiments[0] if len({e[name] for e in experiments}) > 1]
-        levels = {e["level_name"] for e in experiments}
-        counts = {each: each.count(",") + 1 for each in levels}
-        in_full = len({*counts.values()}) < len(levels)  # Numbers of tasks would be ambiguous.
+        counts = {e["level_name"]: e["level_name"].count(",") + 1 for e in experiments}
+        in_full = len({*counts.values()}) < len(counts)  # Numbers of tasks would be ambiguous.
         for group, flags_of_group in zip(by_flags.values(), experiments, strict=True):
-            words = [label]
-            for name in names:
-                value = flags_of_group[name]
-                if name == "level_name":
-                    names_tasks = in_full or counts[value] < 4
-                    words.append(f"trained on {value if names_tasks else f'{counts[value]} tasks'}")
-                else:
-                    words.append(in_words(name, value))
-            agents.append(Agent(group[0].config.agent_name, ", ".join(words), tuple(group)))
+            words = {name: in_words(name, flags_of_group[name]) for name in names}
+            if "level_name" in words:
+                tasks = flags_of_group["level_name"]
+                named = in_full or counts[tasks] < 4
+                words["level_name"] = f"trained on {tasks if named else f'{counts[tasks]} tasks'}"
+            full_label = ", ".join([label, *words.values()])
+            agents.append(Agent(group[0].config.agent_name, full_label, tuple(group)))
     rank = {name: i for i, name in enumerate(_ORDER)}
     return tuple(sorted(agents, key=lambda a: (rank.get(a.name, len(_ORDER)), a.label)))
 

@@ -187,24 +187,23 @@ def read_run(path: str, every_record: bool = False) -> Run:
         for test in tests[segment.member]
         if segment.holds(np.array(test.frames))
     ]
-    tables = {name: _join(name, logs, segments) for name in logs[segments[0].member]}
+    tables = {}
+    for name in logs[segments[0].member]:
+        parts = []
+        for segment in segments:
+            table = logs[segment.member][name]
+            table = table[segment.holds(table["frames"].to_numpy())]
+            parts.append(table.assign(frames=table["frames"] + segment.offset))
+        tables[name] = join(parts)
     if not any(map(len, tables.values())) and not evaluations:
         raise UserError("; ".join([_NOTHING, *problems]))
     videos = opened.directory.videos
     return Run(Path(path), record, tables, evaluations, problems, videos, population)
 
 
-def _join(
-    name: str, logs: Mapping[int, Mapping[str, pd.DataFrame]], segments: Sequence[Segment]
-) -> pd.DataFrame:
-    """Joins a table of an ancestry's members, by the frames that its weights learned from."""
-    parts = []
-    for segment in segments:
-        table = logs[segment.member][name]
-        table = table[segment.holds(table["frames"].to_numpy())]
-        parts.append(table.assign(frames=table["frames"] + segment.offset))
-    # Empty tables have no types that mean anything.
-    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+def join(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Puts tables below each other; empty ones have no types that mean anything."""
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
 
 
 def _read_population(path: str, problems: list[str]) -> Population | None:

@@ -11,10 +11,12 @@ import pandas as pd
 from scalable_agent_popart import scores
 from scalable_agent_popart.report.compare import Comparison, compare
 from scalable_agent_popart.report.curves import tabulate_returns
-from scalable_agent_popart.report.read import Run, read_runs
+from scalable_agent_popart.report.read import Run, join, read_runs
 from scalable_agent_popart.runs.directory import find_runs
+from scalable_agent_popart.scores import ReferenceScore
 
 _SHARED = ("run", "agent", "seed", "frames")
+_UNKNOWN = ReferenceScore(np.nan, np.nan)
 
 
 class RunTables(NamedTuple):
@@ -65,15 +67,13 @@ def _scores(comparison: Comparison) -> pd.DataFrame:
     training = tabulate_returns(comparison, suite.tasks)
     training = training.assign(source="training", starts="noop", episodes=np.nan)
     tested = comparison.tabulate(tests, every_run=True).assign(source="test")
-    table = pd.concat([part for part in (training, tested) if len(part)] or [tested])
+    table = join([training, tested])
 
     references = {starts: suite.references(starts) for starts in table["starts"].unique()}
     levels = zip(table["return"], table["starts"], table["task"], strict=True)
     return table.assign(
         score=[
-            scores.normalise(value, references[starts][level])
-            if level in references[starts]
-            else np.nan
+            scores.normalise(value, references[starts].get(level, _UNKNOWN))
             for value, starts, level in levels
         ]
     )
