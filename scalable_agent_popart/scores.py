@@ -2,10 +2,8 @@
 
 A task's normalised score is 100 (score - random) / (human - random). Atari-57 is reported as the
 median over games, DmLab-30 as the mean over levels with each level capped at 100. Interquartile
-mean, optimality gap, performance profile and probability of improvement are those of Agarwal et al.
-(2021). A run counts as a whole: its aggregates are over its own tasks, and are averaged over runs.
-
-Environment processes import this module, so that only functions that need SciPy import it.
+mean, optimality gap and probability of improvement are those of Agarwal et al. (2021). A run counts
+as a whole: its aggregates are over its own tasks, and are averaged over runs.
 """
 
 import math
@@ -13,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import scipy  # Its parts load when they are used, which environments' processes never do.
 
 CONFIDENCE = 0.95
 RECENT_EPISODES = 100  # A task's score while training is the mean over so many latest episodes.
@@ -93,11 +92,6 @@ def reported_aggregates(normalised: Any) -> dict[str, Any]:
     return {**usual._asdict(), "interquartile_mean": middle, "optimality_gap": gap}
 
 
-def performance_profile(normalised: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Computes the percentage of scores `[tasks]` above each of the thresholds."""
-    return 100.0 * np.mean(np.asarray(normalised)[:, None] > thresholds, axis=0)
-
-
 def interval_of_mean(returns: Scores) -> Interval | None:
     """Bootstraps the mean of a task's returns over its episodes; None of fewer than two."""
     if len(returns) < 2:
@@ -157,9 +151,7 @@ def students_t(means: Any, deviations: Any, counts: Any) -> tuple[Any, Any]:
     The tasks of a run share weights and do not vary independently, so its aggregate is one score.
     With s·√2 the ends are of the mean of as many new runs.
     """
-    from scipy import stats  # noqa: PLC0415
-
-    widths = stats.t.ppf((1 + CONFIDENCE) / 2, counts - 1) * deviations / np.sqrt(counts)
+    widths = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, counts - 1) * deviations / np.sqrt(counts)
     return means - widths, means + widths
 
 
@@ -170,8 +162,6 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference:
     random ones if there are more. Its p is twice the share of ways in which the means differ at
     least as far to the same side, at most 1. It takes both agents to have one distribution.
     """
-    from scipy import stats  # noqa: PLC0415
-
     mean = float(np.mean(first) - np.mean(second))
     variances, counts = _variances(first, second), np.array([len(first), len(second)])
     width = _welchs_width(variances, counts)
@@ -181,7 +171,7 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference:
     # Differences by rounding would break ties, so the means' difference is a whole number of units.
     # The root keeps fractions of the range from lying in the middle between two of them.
     unit = _EQUAL * np.sqrt(2) * np.ptp([*first, *second]) or 1.0
-    p = stats.permutation_test(
+    p = scipy.stats.permutation_test(
         (first, second),
         lambda one, other, axis: np.round((one.mean(axis) - other.mean(axis)) / unit),
         n_resamples=_MAX_ASSIGNMENTS,
@@ -198,14 +188,12 @@ def _variances(*samples: Scores) -> np.ndarray:
 
 def _welchs_width(variances: np.ndarray, counts: np.ndarray) -> float:
     """Computes half the 95% interval of a difference of two means; NaN if no score varies."""
-    from scipy import stats  # noqa: PLC0415
-
     squares = variances / counts
     if not squares.any():
         return np.nan
     # Degrees of freedom by Welch and Satterthwaite.
     degrees = squares.sum() ** 2 / (squares**2 / (counts - 1)).sum()
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * np.sqrt(squares.sum()))
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * np.sqrt(squares.sum()))
 
 
 def probability_of_improvement(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:

@@ -1,11 +1,10 @@
-"""Score profiles: in what part of the tasks an agent exceeds each score."""
+"""Score profiles of Agarwal et al. (2021): in what part of tasks an agent exceeds each score."""
 
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from scalable_agent_popart import scores
 from scalable_agent_popart.report.chapter import Chapter, several_runs
 from scalable_agent_popart.report.drawing import LINEAR, Styles, draw_runs, legend, score_axis
 from scalable_agent_popart.suites import Suite
@@ -21,12 +20,11 @@ _WORDS = """
 def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
     """Draws the share of tasks in which an agent exceeds each score, as curves are drawn."""
     thresholds = np.unique(table["value"])
-    shares = [
-        pd.DataFrame({"frames": thresholds, "agent": agent, "run": run}).assign(
-            share=scores.performance_profile(of_run["value"].to_numpy(), thresholds)
-        )
-        for (agent, run), of_run in table.groupby(["agent", "run"], sort=False)
-    ]
+    shares = []
+    for (agent, run), of_run in table.groupby(["agent", "run"], sort=False):
+        above = of_run["value"].to_numpy()[:, None] > thresholds  # [tasks, thresholds]
+        columns = {"frames": thresholds, "share": 100 * above.mean(axis=0)}
+        shares.append(pd.DataFrame({**columns, "agent": agent, "run": run}))
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     draw_runs(axes, pd.concat(shares), "share", 1, styles, step="post")
@@ -45,11 +43,9 @@ def write(chapter: Chapter) -> str:
     of_runs = summary[(summary["kind"] == "run") & (summary["measure"] == "normalised")]
     if not suite.normalised or len(suite.tasks) == 1 or not len(of_runs):
         return ""
-    figures = Markup()
+    figures, look = Markup(), {"suite": suite, "styles": chapter.styles}
     for final in chapter.finals:
-        name, title = final.column.name, final.column.title
+        name, says = final.column.name, f"share of tasks above each score, {final.column.title}"
         if len(table := of_runs[of_runs["protocol"] == name]):
-            look = {"suite": suite, "styles": chapter.styles}
-            says = f"share of tasks above each score, {title}"
             figures += chapter.figures(f"profiles-{name}", table, draw, says, **look)
     return chapter.render(_WORDS, figures=figures, several_runs=several_runs(of_runs))
