@@ -80,7 +80,7 @@ def write(chapter: Chapter) -> str:
     if len(suite.tasks) > 1:
         heads["aggregate", "interquartile_mean"] = "interquartile mean"
     for final in chapter.finals:
-        for level in final.column.levels.values() if len(suite.tasks) <= MAX_COLUMNS else ():
+        for level in final.column.levels if len(suite.tasks) <= MAX_COLUMNS else ():
             heads |= {("normalised", level): level, ("return", level): f"{level} (return)"}
         heads["mean_over_training", headline] = f"{headline} over tasks, over training"
     known = {*zip(table["measure"], table["task"], strict=True)}

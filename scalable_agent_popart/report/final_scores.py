@@ -25,11 +25,11 @@ _PAPERS_SCORES = {
     "video_pinball": ReferenceScore(0.0, 17667.9),
     "double_dunk": ReferenceScore(-18.6, -16.45),
 }
-# IMPALA's scores by level, for each suite: file, columns of the level and of the multi-task
-# agent's raw score, and the column of Table 1 whose protocol the scores were played by.
+# IMPALA's scores by level, for a suite and the column of Table 1 whose protocol they were played
+# by: file, and columns of the level and of the multi-task agent's raw score.
 _BY_LEVEL = {
-    "atari57": ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask", "noop"),
-    "dmlab30": ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt", "test"),
+    ("atari57", "noop"): ("impala_atari57_table_c1.csv", "game", "impala_deep_multitask"),
+    ("dmlab30", "test"): ("impala_dmlab30_table_b1.csv", "test_level", "impala_deep_pbt"),
 }
 
 
@@ -41,8 +41,10 @@ def papers_table_1(suite: str, column: str) -> dict[tuple[str, str], float]:
 
 def impala_by_level(suite: str, column: str) -> dict[str, float]:
     """Returns IMPALA's raw scores (Tables C.1 and B.1 there) by level; empty if there are none."""
-    file, level, agent, of_column = _BY_LEVEL.get(suite, ("", "", "", ""))
-    return _published(file).set_index(level)[agent].to_dict() if column == of_column else {}
+    if (suite, column) not in _BY_LEVEL:
+        return {}
+    file, level, agent = _BY_LEVEL[suite, column]
+    return _published(file).set_index(level)[agent].to_dict()
 
 
 def random_play(suite: str) -> pd.DataFrame:
@@ -85,21 +87,19 @@ class Column(NamedTuple):
 
     name: str  # `noop` or `human` (starts), `train` or `test` (levels).
     title: str  # The paper's words for it.
-    levels: Mapping[str, str]  # Task to the level that tests it.
+    levels: Sequence[str]  # The level that tests each task; tasks may share one.
     starts: str = "noop"
     trained_on: bool = False  # Whether agents train on it, so that returns of training may do.
 
 
 def columns(suite: Suite) -> list[Column]:
     """Returns the columns that Table 1 has, or would have, of a benchmark."""
-    levels = {task: task for task in suite.tasks}
     if suite.test_versions:
-        tested = {task: suite.test_version(task) for task in suite.tasks}
-        train = Column("train", "train levels", levels, trained_on=True)
-        return [train, Column("test", "test levels", tested)]
+        train = Column("train", "train levels", suite.tasks, trained_on=True)
+        return [train, Column("test", "test levels", [*map(suite.test_version, suite.tasks)])]
     title = "random starts" if suite.human_starts_scores else "test"
-    noop = Column("noop", title, levels, trained_on=True)
-    human = Column("human", "human starts", levels, starts="human")
+    noop = Column("noop", title, suite.tasks, trained_on=True)
+    human = Column("human", "human starts", suite.tasks, starts="human")
     return [noop, human] if suite.human_starts_scores else [noop]
 
 
@@ -124,11 +124,11 @@ class FinalScores:
     def __init__(self, comparison: Comparison, column: Column):
         self.column = column
         self._suite = suite = comparison.suite
-        self._levels = list(dict.fromkeys(column.levels.values()))  # Tasks may share one.
+        self._levels = list(dict.fromkeys(column.levels))
         self._references = suite.references(column.starts)
-        self._measured_zero = comparison.measured_zero
-        complete = set(suite.tasks) >= suite.reference_scores.keys() and not self._measured_zero
-        self.papers = papers_table_1(suite.name, column.name) if complete else {}
+        complete = set(suite.tasks) >= suite.reference_scores.keys()
+        self._as_in_papers = complete and not comparison.measured_zero
+        self.papers = papers_table_1(suite.name, column.name) if self._as_in_papers else {}
         impala = impala_by_level(suite.name, column.name)
         self._impala = {level: {"value": score} for level, score in impala.items()}
         self.left_out: list[str] = []
@@ -196,7 +196,6 @@ class FinalScores:
         levels, total = set(self._levels), len(self._levels)
         for run in agent.runs:
             tests = [test for test in run.evaluations if test.starts == self.column.starts]
-            covered = max((len(levels & test.returns.keys()) for test in tests), default=0)
             whole = [test for test in tests if levels <= test.returns.keys()]
             frames, returns = run.frames, dict[str, np.ndarray]()
             if whole:  # The newest counts, and of several the longest.
@@ -207,9 +206,9 @@ class FinalScores:
             missing = len(levels - returns.keys())
             if not missing:
                 returns = {level: returns[level] for level in self._levels}
-                frames = run.budgeted(frames)
-                chosen.append(_Final(agent, run, frames, returns, tested=covered == total))
-            if 0 < covered < total:
+                chosen.append(_Final(agent, run, run.budgeted(frames), returns, bool(whole)))
+            covered = max((len(levels & test.returns.keys()) for test in tests), default=0)
+            if covered and not whole:
                 self.left_out.append(
                     f"{run.path}: tested on {covered} of {total} tasks only, which does not count "
                     "here (--level_name compares some tasks)"
@@ -238,8 +237,7 @@ class FinalScores:
         """Makes the rows of raw scores by level, of their known percent, and of aggregates."""
         rows: list[dict[str, Any]] = []
         normalised = {}
-        levels = [level for level in self._levels if level in raw]
-        for level in levels:
+        for level in filter(raw.__contains__, self._levels):
             about = {"measure": "return", "protocol": self.column.name, "task": level}
             rows.append({**raw[level], **about})
             if level in self._references:
@@ -255,12 +253,11 @@ class FinalScores:
         aggregates = scores.reported_aggregates(list(normalised.values()))
         if not self._suite.normalised:
             del aggregates["optimality_gap"]
-        whole = self.column.starts == "noop" and len(normalised) == len(self._references)
-        whole &= not self._measured_zero  # The papers' means have the published one.
-        if whole and _PAPERS_SCORES.keys() <= normalised.keys():
+        as_in_papers = self._as_in_papers and self.column.starts == "noop"
+        if as_in_papers and _PAPERS_SCORES.keys() <= normalised.keys():
             papers = {**self._references, **_PAPERS_SCORES}
             aggregates[PAPERS_MEAN] = np.mean(
-                [scores.normalise(raw[level]["value"], papers[level]) for level in levels]
+                [scores.normalise(raw[level]["value"], papers[level]) for level in normalised]
             )
         about = {"measure": "aggregate", "protocol": self.column.name}
         episodes = min(row.get("episodes", np.nan) for row in rows)

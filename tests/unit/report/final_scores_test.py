@@ -137,8 +137,7 @@ def test_the_newest_test_of_all_tasks_counts_then_the_longest(tmp_path: Path) ->
 
 def test_a_level_that_tests_several_tasks_counts_once(tmp_path: Path) -> None:
     _write(make_run(tmp_path / "run", **_TWO), {"hidden": [3.0, 5.0]}, 80_000)
-    levels = dict.fromkeys(("catch_1", "catch_10"), "hidden")
-    column = final_scores.Column("test", "test levels", levels)
+    column = final_scores.Column("test", "test levels", ["hidden", "hidden"])
     final = FinalScores(compare_runs(tmp_path / "run"), column)
     assert final.left_out == []
     assert _value(final.by_run(), "return", "hidden")["value"] == 4
