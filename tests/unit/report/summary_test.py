@@ -1,4 +1,4 @@
-"""The summary of a comparison, against its runs' numbers averaged and compared by hand."""
+"""Tables of what runs recorded, and their summary, against others computed by hand."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,22 @@ import pytest
 from scipy import stats
 
 from scalable_agent_popart import scores
-from scalable_agent_popart.report import curves
+from scalable_agent_popart.report import curves, gradients, populations
 from scalable_agent_popart.report.chapter import agents_numbers
 from scalable_agent_popart.report.compare import Comparison
 from scalable_agent_popart.report.page import open_chapter
 from scalable_agent_popart.report.read import read_run
 from scalable_agent_popart.report.summary import COLUMNS
-from tests.fakes.synthetic_runs import START, append, begin, compare_runs, make_population, make_run
+from tests.fakes.programs import read_log
+from tests.fakes.synthetic_runs import (
+    LINEAGES,
+    START,
+    append,
+    begin,
+    compare_runs,
+    make_population,
+    make_run,
+)
 
 
 def _summarise(comparison: Comparison) -> pd.DataFrame:
@@ -174,3 +183,57 @@ def test_populations_are_compared_by_their_best_median_and_worst_members(tmp_pat
         (difference,) = rows[rows["kind"] == "difference"].to_dict("records")
         by_hand = means[difference["agent"]] - means[difference["versus"]]
         assert difference["value"] == pytest.approx(by_hand)
+
+
+def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", episodes=300, level_name="catch_1,catch_10")
+    lines = pd.DataFrame(read_log(directory.episodes))
+    late = lines[(lines["task"] == "catch_1") | (lines["frames"] > 50_000)]
+    directory.episodes.unlink()
+    append(directory.episodes, *late.to_dict("records"))
+    comparison = compare_runs(tmp_path / "run")
+    table, references = curves.tabulate_scores(comparison), comparison.suite.reference_scores
+    assert 50_000 < table["frames"].min() < 60_000
+    for row in table.to_dict("records")[::20]:
+        played = late[late["frames"] <= row["frames"]].groupby("task")["episode_return"]
+        means = {str(task): returns.tail(100).mean() for task, returns in played}
+        percent = [scores.normalise(mean, references[task]) for task, mean in means.items()]
+        assert row["mean"] == pytest.approx(np.mean(percent))
+        assert row["mean_capped"] == pytest.approx(np.mean(np.minimum(percent, 100)))
+    returns = curves.tabulate_returns(comparison, ["catch_10"])
+    assert 50_000 < returns["frames"].min() < 60_000
+
+
+def test_means_of_returns_keep_their_digits_after_larger_ones(tmp_path: Path) -> None:
+    directory = make_run(tmp_path / "run", level_name="catch_1", tests={}, episodes=0)
+    line = {"task": "catch_1"}
+    values = [1e17] * 150 + [0.5] * 150
+    lines = [{**line, "episode_return": value, "frames": i} for i, value in enumerate(values)]
+    append(directory.episodes, *lines)
+    table = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_1"])
+    assert set(table["return"][table["frames"] < 150]) == {1e17}
+    assert set(table["return"][table["frames"] >= 250]) == {0.5}
+
+
+def test_stretches_of_gradients_hold_records_of_every_run_if_these_are_even() -> None:
+    """Runs write them by the clock, and so at frames of their own and some more than others."""
+    records = [
+        {"agent": "A", "seed": seed, "run": seed, "task": "catch_1", "frames": frames} | values
+        for seed, number in enumerate((10, 11, 200) * 3)
+        for frames in np.linspace(900 // number, 1000, number)
+        for values in [{"norm": 1.0, "part": seed / 8}]
+    ]
+    table = gradients.average_over_frames(pd.DataFrame(records))
+    assert table["frames"].tolist() == pytest.approx(np.arange(50, 1000, 100))
+    assert table["part"].tolist() == pytest.approx([0.5] * 10)
+    assert np.isfinite(table["low_part"]).all()
+
+
+def test_comparisons_are_tabulated_as_the_lineages_have_them(tmp_path: Path) -> None:
+    comparison = compare_runs(make_population(tmp_path / "pbt").path)
+    table = populations.events(comparison)
+    assert len(table) == sum(map(len, LINEAGES.values()))
+    (row,) = table[(table["member"] == 2) & (table["comparison"] == 1)].to_dict("records")
+    assert (row["frames"], row["partner"], row["source_frames"]) == (400, 1, 650)
+    assert (row["copied"], row["learning_rate"], row["seed"]) == (True, 1e-3, 7)
+    assert populations.ancestries(comparison)["learned_last"].tolist() == [200, 550, 850, 1150]
