@@ -159,7 +159,9 @@ def short(count: float) -> str:
 
 def long(wide: pd.DataFrame, name: str) -> pd.DataFrame:
     """Makes a row of each value that is known, with its column's name in the column `name`."""
-    return wide.melt(var_name=name, ignore_index=False).dropna(subset="value").reset_index()
+    # The values' name must be no task's, so it is a number at first.
+    table = wide.melt(var_name=name, value_name=0, ignore_index=False).dropna(subset=0)
+    return table.reset_index().rename(columns={0: "value"})
 
 
 def agents_numbers(summary: pd.DataFrame, measure: str, **where: str) -> pd.DataFrame:

@@ -55,10 +55,7 @@ def tabulate_returns(comparison: Comparison, tasks: Sequence[str]) -> pd.DataFra
     """Makes a row per run, task and point from its first episode on: the mean of recent returns."""
 
     def read(run: Run) -> pd.DataFrame:
-        recent = _curves(comparison, run, tasks)
-        # The values' name must be no task's, so it is a number at first.
-        table = recent.melt(var_name="task", value_name=0, ignore_index=False)
-        table = table.dropna().reset_index().rename(columns={0: "return"})
+        table = long(_curves(comparison, run, tasks), "task").rename(columns={"value": "return"})
         return table[["task", "frames", "return"]]
 
     return comparison.tabulate(read, every_run=True)

@@ -206,10 +206,8 @@ def test_learning_curves_are_means_of_recent_episodes_of_all_tasks(tmp_path: Pat
 
 def test_means_of_returns_keep_their_digits_after_larger_ones(tmp_path: Path) -> None:
     directory = make_run(tmp_path / "run", level_name="catch_1", tests={}, episodes=0)
-    line = {"task": "catch_1"}
-    values = [1e17] * 150 + [0.5] * 150
-    lines = [{**line, "episode_return": value, "frames": i} for i, value in enumerate(values)]
-    append(directory.episodes, *lines)
+    for frames, value in enumerate([1e17] * 150 + [0.5] * 150):
+        append(directory.episodes, {"task": "catch_1", "episode_return": value, "frames": frames})
     table = curves.tabulate_returns(compare_runs(tmp_path / "run"), ["catch_1"])
     assert set(table["return"][table["frames"] < 150]) == {1e17}
     assert set(table["return"][table["frames"] >= 250]) == {0.5}
