@@ -27,11 +27,7 @@ _MACROS = """
 {% macro lines(head, texts) %}
 {% if texts %}
 <p>{{ head }}</p>
-<ul>
-{% for text in texts %}
-<li><code>{{ text }}</code></li>
-{% endfor %}
-</ul>
+<ul>{% for text in texts %}<li><code>{{ text }}</code></li>{% endfor %}</ul>
 {% endif %}
 {% endmacro %}
 {% macro table(heads, rows) %}

@@ -67,9 +67,7 @@ img { max-width: 100%; }
 {{ lines("Skipped, or doubtful:", skipped) }}
 {% for heading, sections in chapters %}
 <h2>{{ heading }}</h2>
-{% for section in sections %}
-{{ section }}
-{% endfor %}
+{{ sections | join }}
 {% endfor %}
 {{ films }}
 </body>
