@@ -131,10 +131,7 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def interval(row: Mapping[str, Any], style: str = "", unit: str = "") -> str:
-    """Writes a row's value, with its 95% interval where that is known.
-
-    By default the digits are those of `scores.score_style`.
-    """
+    """Writes a row's value, with its 95% interval where that is known."""
     low, high = row["low"], row["high"]
     style = style or scores.score_style(unit, row["value"], low, high)
     text = f"{row['value']:{style}}{unit}"

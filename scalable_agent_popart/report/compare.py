@@ -61,10 +61,7 @@ class Comparison:
     def tabulate(
         self, read: Callable[[Run], pd.DataFrame], every_run: bool = False
     ) -> pd.DataFrame:
-        """Makes one table of what `read` finds in each of the even runs, or in every run.
-
-        Its rows begin with `RUN_COLUMNS`.
-        """
+        """Makes one table of what `read` finds in even runs, or in all, after `RUN_COLUMNS`."""
         parts = []
         for agent, run in self.runs if every_run else self.even_runs:
             table = read(run)

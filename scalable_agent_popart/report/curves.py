@@ -97,11 +97,7 @@ def draw_scores(
     styles: Styles,
     random: Iterable[float] = (),
 ) -> Figure:
-    """Draws Figures 1, 2, 4 and 5: an aggregate score against frames.
-
-    Means over runs have their 95% interval filled; published final scores (`targets`) are dotted,
-    and a thin line is the score of random play, if that was measured.
-    """
+    """Draws Figures 1, 2, 4 and 5: an aggregate score against frames, and published `targets`."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     unit = drawing.frames_axis(figure, curves["frames"].max(), len(suite.tasks))

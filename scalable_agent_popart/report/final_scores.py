@@ -140,10 +140,7 @@ class FinalScores:
         ]
 
     def by_run(self) -> pd.DataFrame:
-        """Makes the rows of the summary of each run's scores, with intervals over episodes.
-
-        The measures are `return` and `normalised` (percent) of each level, and `aggregate` of all.
-        """
+        """Makes the rows of the summary of each run's scores, with intervals over episodes."""
         rows = []
         for final in self._finals:
             run, raw = final.run, {}

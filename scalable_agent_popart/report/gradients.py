@@ -139,10 +139,7 @@ def draw_parts(table: pd.DataFrame, styles: Styles) -> Figure:
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns each run's median size of each task's gradient, and mean part of all sizes.
-
-    Both are of the frames that all runs have reached, by `policy` and by `total` loss.
-    """
+    """Returns runs' median sizes and mean parts of gradients, up to frames that all reached."""
     common = table.groupby("run")["frames"].max().min()
     groups = table[table["frames"] <= common].groupby([*RUN, "loss", "task"], sort=False)
     rows = long(groups.agg(size=("norm", "median"), part=("part", "mean")), "what")

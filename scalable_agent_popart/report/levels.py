@@ -36,10 +36,7 @@ Levels are in the order of the scores of {{ agent }}.
 
 
 def draw(table: pd.DataFrame, suite: Suite, styles: Styles) -> Figure:
-    """Draws Figures 8 and 9: a bar per level and agent; many are sorted by our last agent's scores.
-
-    The axis is logarithmic where the suite's headline is a median.
-    """
+    """Draws Figures 8 and 9: a bar per level and agent; many are sorted by our last agent."""
     logarithmic = suite.headline == "median"
     agents = list(dict.fromkeys(table["agent"]))
     by_level = table.pivot_table(index="task", columns="agent", values="value", sort=False)

@@ -90,10 +90,7 @@ def ancestries(comparison: Comparison) -> pd.DataFrame:
 
 
 def draw(population: Population) -> Figure:
-    """Draws fitness and each tuned hyperparameter of a population, against members' own frames.
-
-    The colour is the present score; the black ancestry is what the report's curves follow.
-    """
+    """Draws fitness and each tuned hyperparameter of a population, against members' own frames."""
     members = sorted(population.members.values(), key=lambda member: member.rank)  # Best on top.
     tuned, suite = population.best.config.tuned, population.best.config.suite
     flags: list[str | None] = [*tuned]

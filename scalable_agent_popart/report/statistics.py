@@ -115,11 +115,7 @@ def draw_scales(table: pd.DataFrame) -> Figure:
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns each run's statistics of each task, and the size of its normalised targets.
-
-    Shift and scale are those of the last record. Of targets, in sigmas, it is the largest of all
-    records, and the share of records whose largest is above 30.
-    """
+    """Returns each run's last statistics of each task, and the size of its normalised targets."""
     largest = table["largest_target"]
     table = table.assign(large_targets=largest.gt(_LARGE).where(largest >= 0))
     reduced = {"shift": "last", "scale": "last", "largest_target": "max", "large_targets": "mean"}
