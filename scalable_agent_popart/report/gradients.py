@@ -9,13 +9,7 @@ from matplotlib.figure import Figure
 
 from scalable_agent_popart import scores
 from scalable_agent_popart.report import drawing
-from scalable_agent_popart.report.chapter import (
-    MAX_COLUMNS,
-    Chapter,
-    long,
-    several_runs,
-    written,
-)
+from scalable_agent_popart.report.chapter import MAX_COLUMNS, Chapter, long, several_runs, written
 from scalable_agent_popart.report.compare import RUN, Comparison
 from scalable_agent_popart.report.drawing import Styles
 from scalable_agent_popart.report.read import Run
