@@ -68,12 +68,9 @@ def with_measured_zero(comparison: Comparison) -> Comparison:
         raise UserError(f"{message} of {suite.title}; leave it out")
     known = suite.reference_scores
     measured = {task: known[task]._replace(random=means[task]) for task in known.keys() & means}
-    suite = replace(
-        suite,
-        title=f"{suite.title}, 0% at measured random play",
-        reference_scores={**known, **measured},
-        human_starts_scores={},
-    )
+    title = f"{suite.title}, 0% at measured random play"
+    references = {**known, **measured}
+    suite = replace(suite, title=title, reference_scores=references, human_starts_scores={})
     return replace(comparison, suite=suite, measured_zero=True)
 
 

@@ -97,7 +97,8 @@ def draw(population: Population) -> Figure:
     if not tuned or any(event.comparison for member in members for event in member.lineage):
         flags.insert(0, None)  # Fitness.
     # Panels come in pairs: where there is one too many, the first has a row.
-    panels = np.reshape(flags[: len(flags) % 2] + flags, (-1, 2)).tolist()
+    cells = flags[: len(flags) % 2] + flags
+    panels: Any = [cells[i : i + 2] for i in range(0, len(cells), 2)]
     figure = Figure(figsize=(10, 1.1 + 2.6 * len(panels)), layout="constrained")
     farthest = max(member.frames for member in members)
     unit = frames_axis(figure, farthest, len(suite.tasks), "A member's own environment frames")
