@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from scalable_agent_popart import factory
@@ -22,8 +23,11 @@ def _train(logdir: Path, level_name: str, frames: int, **flags: Any) -> Config:
     return config
 
 
-def test_popart_impala_learns_catch(tmp_path: Path) -> None:
-    _train(tmp_path, "catch_0.01", 75_000, use_popart=True)
+@pytest.mark.parametrize(("level_name", "use_popart"), [("catch_1", False), ("catch_0.01", True)])
+def test_impala_and_popart_impala_learn_catch(
+    tmp_path: Path, level_name: str, use_popart: bool
+) -> None:
+    _train(tmp_path, level_name, 75_000, use_popart=use_popart)
     # Random play is 0, and 100 games have a standard error of about 8 around it. Threads race, but
     # runs have caught some nine of ten balls from 45,000 frames on.
     assert metrics(tmp_path)[-1]["mean"] > 80

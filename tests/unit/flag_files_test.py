@@ -83,6 +83,7 @@ def test_the_papers_experiments_have_its_hyperparameters(
         **{"discounting": 0.99, "baseline_cost": 0.5, "batch_size": 32, "momentum": 0.0},
         **{"num_action_repeats": 4, "network": "deep", "popart_step_size": 3e-4},
         **{"popart_scale_lower_bound": 1e-4, "popart_scale_upper_bound": 1e6},
+        **{"initial_mean_square": 1.0, "image_scale": 1.0, "zero_mean_filters": False},
         **{"level_name": suite, "reward_clipping": clipping, "total_environment_frames": frames},
         **{"mode": "pbt" if population else "train", "population_size": size * bool(population)},
         "pixel_control": name == "dmlab30-pixel",
