@@ -40,8 +40,7 @@ class Agent(snt.Module):
         """Puts the modules together: a torso, an LSTM after it if there is one, and the policy.
 
         Args:
-          torso: maps images `[T, B, H, W, C]`, and whether the last step only has its value
-            bootstrapped from, to features `[T, B, F]`.
+          torso: maps images `[T, B, H, W, C]` to features `[T, B, F]`.
           stacked_frame: spec of one frame `[H, W, 1]`, if the torso is to see the last four.
           reads_instructions: whether observations are `environments.Observation`s.
         """
@@ -75,20 +74,13 @@ class Agent(snt.Module):
             state += (tf.zeros([batch_size, *self._stacked_frame.shape[:2]], tf.uint32),)
         return state
 
-    def unroll(
-        self,
-        last_actions: tf.Tensor,
-        env_outputs: StepOutput,
-        state: AgentState,
-        bootstrap: bool = False,
-    ) -> Unroll:
+    def unroll(self, last_actions: tf.Tensor, env_outputs: StepOutput, state: AgentState) -> Unroll:
         """Runs the agent over time.
 
         Args:
           last_actions: `[T, B]` int32, the action that led to each step.
           env_outputs: `[T, B, ...]`; reward, done, episode_end and observation are used.
           state: the recurrent state `[B, ...]` as it was before the first of these steps.
-          bootstrap: whether the torso lets no gradient flow through the last step.
         """
         images = image_of(env_outputs.observation)  # [T, B, H, W, C]
         new_state: AgentState = ()
@@ -97,7 +89,7 @@ class Agent(snt.Module):
             images, stack = frame_stack.unroll(images, env_outputs.info.episode_end, state[-1])
             new_state = (stack,)
 
-        hidden = self._torso(images, bootstrap)  # [T, B, F]
+        hidden = self._torso(images)  # [T, B, F]
         reward = tf.clip_by_value(env_outputs.reward, -1.0, 1.0)[..., tf.newaxis]  # [T, B, 1]
         action = tf.one_hot(last_actions, self.num_actions)  # [T, B, num_actions]
         inputs = [hidden, reward, action]

@@ -102,19 +102,13 @@ class Torso(snt.Module):
     def _build(self, padding: str) -> None:
         """Builds the convolutions, which a torso may do without."""
 
-    def __call__(self, images: tf.Tensor, bootstrap: bool = False) -> tf.Tensor:
-        """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T, B, 256]`.
-
-        With `bootstrap` no gradient flows through the last step, which saves its backward pass.
-        """
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
+        """Maps images `[T, B, H, W, C]`, uint8 or float in [0, 1], to float32 `[T, B, 256]`."""
         steps = images.shape[0]
-        learned = steps - 1 if bootstrap else steps
         parts = [
             self._convolved(images[part[0] : part[-1] + 1])
-            for part in np.array_split(range(learned), min(learned, self._num_parts))
+            for part in np.array_split(range(steps), min(steps, self._num_parts))
         ]
-        if bootstrap:
-            parts.append(tf.stop_gradient(self._convolved(images[-1:])))
         hidden = tf.nn.relu(self._linear(tf.concat(parts, axis=0)))  # [T * B, 256]
         return tf.reshape(hidden, [steps, -1, hidden.shape[-1]])  # [T, B, 256]
 

@@ -28,8 +28,8 @@ def check(network: str, image_shape: tuple[int, ...]) -> None:
     spec = tf.TensorSpec([2, None, *image_shape], tf.uint8)
 
     def compute() -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-        torso(images[:1, :1], False)  # Functions, such as the learner's update, make no variables.
-        run = tf.function(lambda each: torso(each, True), [spec], autograph=False)
+        torso(images[:1, :1])  # Functions, such as the learner's update, make no variables.
+        run = tf.function(torso, [spec], autograph=False)
         with tf.GradientTape() as tape:
             features = run(images)
         return features, tape.gradient(features, torso.variables)

@@ -256,9 +256,7 @@ class Learner(snt.Module):
 
     def _unroll(self, batch: Rollout) -> Unroll:
         """Computes logits and features `[T + 1, B, ...]` with the present weights."""
-        return self.agent.unroll(
-            batch.agent_outputs.action, batch.env_outputs, batch.agent_state, bootstrap=True
-        )
+        return self.agent.unroll(batch.agent_outputs.action, batch.env_outputs, batch.agent_state)
 
     def _returns(
         self, batch: Rollout, unroll: Unroll

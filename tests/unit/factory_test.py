@@ -62,7 +62,7 @@ def convolutions(config: Config, num_steps: int) -> list[str]:
 
     @tf.function(autograph=False)
     def run() -> tf.Tensor:
-        return agent.unroll(actions, env_outputs, agent.initial_state(2), bootstrap=True).features
+        return agent.unroll(actions, env_outputs, agent.initial_state(2)).features
 
     operations = run.get_concrete_function().graph.get_operations()
     return [op.outputs[0].dtype.name for op in operations if op.type == "Conv2D"]
@@ -83,9 +83,9 @@ def test_a_run_has_parts_for_all_cores_of_a_processor_and_the_precision_that_was
     monkeypatch.setattr(hardware, "has_gpu", lambda: gpu)
     monkeypatch.setattr(factory.cores, "num_cores", lambda: cores)
     config, layers = make_config(precision=precision), 2
-    assert convolutions(config, 21) == [precision] * layers * (num_parts + 1)
-    # No more than a part for each step, and one for the last.
-    assert convolutions(config, 3) == [precision] * layers * (min(2, num_parts) + 1)
+    assert convolutions(config, 21) == [precision] * layers * num_parts
+    # There is no more than a part for each step.
+    assert convolutions(config, 3) == [precision] * layers * min(3, num_parts)
 
 
 @pytest.mark.parametrize(

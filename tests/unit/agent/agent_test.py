@@ -113,12 +113,12 @@ def test_the_agent_reads_the_instruction_of_each_step() -> None:
 
 
 def unroll_and_differentiate(
-    num_parts: int, use_lstm: bool, stacks: bool, steps: slice, bootstrap: bool
+    num_parts: int, use_lstm: bool, stacks: bool
 ) -> tuple[Unroll, dict[str, np.ndarray]]:
     """Unrolls 7 steps with ends of both kinds; returns also each weight's gradient.
 
-    It is that of a sum of some steps' outputs, every number with a weight of its own. The agent has
-    the same weights whatever the number of parts.
+    It is that of a sum of the outputs, every number with a weight of its own. The agent has the
+    same weights whatever the number of parts.
     """
     torso = ShallowTorso(tf.float32, num_parts=num_parts)
     agent = Agent(NUM_ACTIONS, torso, use_lstm, FRAME if stacks else None)
@@ -130,25 +130,23 @@ def unroll_and_differentiate(
     for variable in agent.variables:
         variable.assign(rng.normal(scale=0.2, size=variable.shape))
     with tf.GradientTape() as tape:
-        result = agent.unroll(*inputs, bootstrap)
-        outputs = tf.concat([result.features, result.policy_logits], axis=-1)[steps]
+        result = agent.unroll(*inputs)
+        outputs = tf.concat([result.features, result.policy_logits], axis=-1)
         loss = tf.reduce_sum(outputs * tf.constant(rng.normal(size=outputs.shape), tf.float32))
     gradients = tape.gradient(loss, agent.trainable_variables)
     pairs = zip(agent.trainable_variables, gradients, strict=True)
     return result, {variable.name: gradient.numpy() for variable, gradient in pairs}
 
 
-@pytest.mark.parametrize("bootstrap", [False, True])
 @pytest.mark.parametrize(
     ("num_parts", "use_lstm", "stacks"),
-    [(1, True, True), (2, False, False), (3, True, False), (20, False, True)],
+    [(2, False, False), (3, True, False), (20, True, True)],
 )
-def test_neither_parts_nor_a_bootstrap_step_change_outputs_or_gradients(
-    num_parts: int, use_lstm: bool, stacks: bool, bootstrap: bool
+def test_parts_change_neither_outputs_nor_gradients(
+    num_parts: int, use_lstm: bool, stacks: bool
 ) -> None:
-    kind = (use_lstm, stacks, slice(-1))  # The same as in the learner's losses.
-    whole, gradients = unroll_and_differentiate(1, *kind, bootstrap=False)
-    in_parts, others = unroll_and_differentiate(num_parts, *kind, bootstrap=bootstrap)
+    whole, gradients = unroll_and_differentiate(1, use_lstm, stacks)
+    in_parts, others = unroll_and_differentiate(num_parts, use_lstm, stacks)
     assert_close(in_parts.policy_logits, whole.policy_logits)
     assert_close(in_parts.features, whole.features)
     for name, gradient in gradients.items():
@@ -156,15 +154,3 @@ def test_neither_parts_nor_a_bootstrap_step_change_outputs_or_gradients(
         assert size > 0, "a test of nothing"
         # Sums of a few hundred terms in another order.
         np.testing.assert_allclose(others[name], gradient, rtol=0, atol=1e-5 * size)
-
-
-def test_no_gradient_of_a_bootstrap_step_reaches_the_convolutions() -> None:
-    for use_lstm in (False, True):
-        kind = (2, use_lstm, False, slice(-1, None))
-        (_, whole), (_, stopped) = (unroll_and_differentiate(*kind, b) for b in (False, True))
-        kernels = [name for name, gradient in whole.items() if gradient.ndim == 4]
-        assert len(kernels) == 2
-        for name in kernels:  # Through the LSTM the steps before still learn.
-            assert stopped[name].any() == use_lstm
-            size = np.abs(whole[name]).max()
-            assert np.abs(stopped[name] - whole[name]).max() > 1e-3 * size > 0

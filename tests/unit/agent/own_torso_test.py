@@ -20,7 +20,7 @@ class Mean(snt.Module):
         self._scale = tf.Variable(tf.ones([width]), trainable=trainable)
         self._compute = given.get("compute", lambda means: means)
 
-    def __call__(self, images: tf.Tensor, bootstrap: bool) -> Any:
+    def __call__(self, images: tf.Tensor) -> Any:
         means = tf.reduce_mean(tf.cast(images, tf.float32), axis=[2, 3, 4])
         return self._compute(means[..., tf.newaxis] * self._scale)
 
