@@ -173,7 +173,7 @@ def difference_over_seeds(first: Scores, second: Scores) -> Difference:
     unit = _EQUAL * np.sqrt(2) * np.ptp([*first, *second]) or 1.0
     p = scipy.stats.permutation_test(
         (first, second),
-        lambda one, other, axis: np.round((one.mean(axis) - other.mean(axis)) / unit),
+        lambda ours, theirs, axis: np.round((ours.mean(axis) - theirs.mean(axis)) / unit),
         n_resamples=_MAX_ASSIGNMENTS,
         vectorized=True,
         rng=_SEED,

@@ -86,8 +86,8 @@ def main(argv: list[str]) -> None:
         plt.switch_backend("webagg")  # There is no display.
         backend_webagg_core.NavigationToolbar2WebAgg.toolitems = []  # Zoom means nothing here.
     places = FLAGS.dataset_path, FLAGS.level_cache_dir
-    which = FLAGS.logdir, FLAGS.frames, FLAGS.level_name
-    agent = scalable_agent_popart.load(*which, *places, FLAGS.network)
+    trained = FLAGS.logdir, FLAGS.frames, FLAGS.level_name
+    agent = scalable_agent_popart.load(*trained, *places, FLAGS.network)
     suite = suites.resolve(FLAGS.level_name) if FLAGS.level_name else agent.config.suite
     made = agent.make_environment(suite.tasks[0], FLAGS.seed, "rgb_array")
     with contextlib.closing(made) as environment:

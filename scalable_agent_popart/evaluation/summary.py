@@ -77,11 +77,11 @@ def show(summary: Mapping[str, Any], suite: Suite) -> None:
         if name == "mean_capped" and not normalised:
             continue
         texts = []
-        for which, column in columns.items():
+        for levels, column in columns.items():
             score, ends = column["aggregate"][name], column["aggregate_interval"][name]
             style = scores.score_style(unit, score or 0.0, *(ends or ()))
             text = f"{_score(score, unit, style)} {_interval(ends, style)}".rstrip()
-            texts.append(text + which)
+            texts.append(text + levels)
         title = f"{name.replace('_', ' ')} {suite.score_name}"
         print(f"{title:<40}{', '.join(texts)}")
 

@@ -51,10 +51,12 @@ def test_pages_are_those_that_their_sources_and_the_files_make(source: Path) -> 
 def test_names_of_code_exist(name: str) -> None:
     names = _NAME.findall((ROOT / "docs" / name).read_text())
     assert names
-    for file, thing in names:
+    for file, name_in_file in names:
         modules = [path for path in files_named(".py") if f"/{name_of(path)}".endswith(f"/{file}")]
         assert modules, file
-        assert not thing or any(_defines(path, thing) for path in modules), f"{file}:{thing}"
+        assert not name_in_file or any(_defines(path, name_in_file) for path in modules), (
+            f"{file}:{name_in_file}"
+        )
 
 
 def test_the_page_on_own_suites_gives_their_defaults() -> None:

@@ -129,9 +129,9 @@ def test_ctrl_c_ends_a_program_that_loads_without_a_traceback(
     with process:
         assert process.stdout.readline() == b"loads\n"
         process.send_signal(signal.SIGINT)
-        output, said = process.communicate(timeout=DEADLINE_SECONDS)
+        output, messages = process.communicate(timeout=DEADLINE_SECONDS)
         assert not output
-        assert all(line.endswith(b": loading TensorFlow") for line in said.splitlines())
+        assert all(line.endswith(b": loading TensorFlow") for line in messages.splitlines())
     assert process.returncode == 128 + signal.SIGINT
 
 

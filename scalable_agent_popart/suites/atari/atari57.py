@@ -71,9 +71,13 @@ class AtariEnvironments:
         )
         # `send` takes indices into the game's own actions, which may be fewer than 18 (Skiing has
         # no fire button). The others do nothing, as in the emulator itself.
-        own = {action.name: i for i, action in enumerate(self._environments.ale.get_action_set())}
+        indices = {
+            action.name: i for i, action in enumerate(self._environments.ale.get_action_set())
+        }
         names = atari_emulator.actions_of(game, options.action_set)
-        self._index_of_action = np.array([own.get(name, own["NOOP"]) for name in names], np.int32)
+        self._index_of_action = np.array(
+            [indices.get(name, indices["NOOP"]) for name in names], np.int32
+        )
         report(len(task_ids))
 
     def reset(self) -> StepOutput:

@@ -184,7 +184,7 @@ def test_maps_are_shown_right_of_the_picture_and_brighter_where_larger(
         assert _empty(gap)
         assert not any(map(_empty, _caption_parts(panel)[:2]))
         bright = (panel[_CAPTION::16, ::16] @ [0.2126, 0.7152, 0.0722]).ravel()
-        assert (np.diff(bright[np.argsort(shown, axis=None)]) > -1.5).all()  # But for rounding.
+        assert (np.diff(bright[np.argsort(shown, axis=None)]) > -1.5).all()  # They are rounded.
         assert (bright[shown.ravel() <= 0] < 1).all()
         assert shown.max() <= 0 or bright[shown.argmax()] > 230
 

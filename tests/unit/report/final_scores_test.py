@@ -54,7 +54,7 @@ def test_impalas_published_scores_by_level_give_its_published_aggregate(
 ) -> None:
     suite, levels = suites.resolve(level_name), final_scores.impala_by_level(level_name, column)
     assert len(levels) == len(suite.tasks)
-    # And so does a run of ours that scored just so.
+    # A run of ours that scored just so has the same aggregates.
     directory = make_run(tmp_path / "same", episodes=1, tests={}, level_name=level_name)
     returns = {name: [levels.get(name, 0.0)] for name in (*suite.tasks, *levels)}
     _write(directory, returns, frames=10**9)
