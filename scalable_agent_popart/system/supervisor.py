@@ -1,7 +1,8 @@
 """Child processes: how their owner starts, watches, ends and restarts them.
 
 Only the standard library is used, because processes of environments and the tools of clusters
-import this.
+import this. Processes of `multiprocessing` have neither a group to end with, nor a file for what
+they print, nor the memory that they used.
 """
 
 import contextlib
