@@ -23,7 +23,7 @@ def test_training_is_reported_next_to_the_bare_rates(
         more = ["--use_popart", "--repeats=1", "--seconds=0.3", f"--json={tmp_path / 'json'}"]
         throughput.main(flags.FLAGS(["throughput.py", *_TINY.split(), *more]))
         figures = json.loads((tmp_path / "json").read_text())
-        with pytest.raises(UserError, match="--num_actors must be at least 1"):
+        with pytest.raises(UserError, match="--num_actors"):
             throughput.main(flags.FLAGS(["throughput.py", "--against=num_actors=0"]))
         for changes, named in (("use_popat=false", "use_popat"), ("seed=two", "--seed=two")):
             with pytest.raises(flags.Error, match=named):

@@ -311,7 +311,7 @@ def test_what_cannot_be_loaded_is_said_in_one_line(trained: str, tmp_path: Path)
 
 def test_a_module_is_imported_only_if_the_caller_names_it(tmp_path: Path) -> None:
     logdir = train(tmp_path / "run", level_name := "tests.fakes.rare_rewards:small,once")
-    with pytest.raises(UserError, match="give --level_name too"):
+    with pytest.raises(UserError, match="--level_name"):
         scalable_agent_popart.load(logdir).make_environment("small")
     environment = scalable_agent_popart.load(logdir, level_name=level_name).make_environment("once")
     environment.reset()
@@ -323,9 +323,9 @@ def test_inputs_that_do_not_fit_are_refused(trained: str) -> None:
     observation, _ = agent.make_environment("catch_1").reset()
     with pytest.raises(ValueError, match=r"declared as uint8 .*, and is float64"):
         agent.act(observation / 255)
-    with pytest.raises(ValueError, match="state is of 2 environments, not of 1"):
+    with pytest.raises(ValueError, match=r"state .*2 .*1"):
         agent.act(observation, state=agent.begin(2))
-    with pytest.raises(ValueError, match="reward must be a finite float32, and is "):
+    with pytest.raises(ValueError, match=r"reward .*float32"):
         agent.act(observation, float("nan"))
-    with pytest.raises(ValueError, match=r"not trained on pong, but on catch_0\.01"):
+    with pytest.raises(ValueError, match=r"pong.* catch_0\.01"):
         agent.value(observation, "pong")

@@ -38,7 +38,7 @@ _KINDS += [_MULTI_HEAD | _PIXEL_CONTROL | _IN_TURN]
 
 @pytest.mark.parametrize("kind", _KINDS, ids=str)
 def test_an_update_descends_the_papers_losses_and_preserves_outputs(kind: dict) -> None:
-    """Ties together alignment in time, V-trace, all losses, and the order of gradient and PopArt."""
+    """Ties together alignment in time, V-trace, losses, and the order of gradient and PopArt."""
     learner = make_learner(**kind)
     head = learner.head
     shape = PIXEL_CONTROL_SHAPE if learner.q_head else SMALL

@@ -281,7 +281,7 @@ def test_images_are_part_of_an_experiment_but_not_where_they_lie() -> None:
     other = {"level_name": "rooms_watermaze"}  # The level shows no images.
     assert one.with_flags(other).experiment == dummy.with_flags(other).experiment
     assert dummy.for_test({}).remarks()
-    with pytest.raises(UserError, match="was dummy and is one; give the same"):
+    with pytest.raises(UserError, match=r"dummy .* one"):
         dummy.for_test({"dataset_path": "one"})
 
 
@@ -292,7 +292,7 @@ def test_run_is_tested_on_levels_of_its_suite_and_with_its_network_alone() -> No
         assert (config.suite.tasks, config.mode) == (_config(level_name).suite.tasks, "test")
     with pytest.raises(UserError, match=r"trained on atari57; .* catch5"):
         trained.for_test({"level_name": "catch5"})
-    with pytest.raises(UserError, match="with --network=deep, not shallow; give the same"):
+    with pytest.raises(UserError, match=r"--network=deep.* shallow"):
         trained.for_test({"level_name": "pong", "network": "shallow"})
 
 
@@ -306,7 +306,7 @@ def test_a_test_has_the_runs_settings_but_is_asked_for_its_own() -> None:
     assert again.precision == "bfloat16"
     assert trained.for_test({"precision": "float32"}).precision == "float32"
     assert trained.for_test({"reward_clipping": "none"}).reward_clipping == "none"
-    with pytest.raises(UserError, match="--log_seconds is for --mode=train"):
+    with pytest.raises(UserError, match=r"--log_seconds .*--mode=train"):
         trained.for_test({"log_seconds": 5.0})
 
 
@@ -317,5 +317,5 @@ def test_an_evaluator_takes_the_flags_of_its_learner() -> None:
     config = trained.for_test(given)
     assert (config.mode, config.job_name, config.learner_address) == ("test", "learner", "")
     assert (config.test_num_episodes, config.log_seconds) == (7, 9.0)
-    with pytest.raises(UserError, match="--pixel_control_cost means nothing without"):
+    with pytest.raises(UserError, match=r"--pixel_control_cost .*--pixel_control"):
         trained.for_test({**given, "pixel_control_cost": 1.0})

@@ -142,9 +142,9 @@ def test_a_suite_may_use_popart_by_default(write_module: WriteModule) -> None:
     flags = {"level_name": f"{module}:own"}
     assert Config.from_flags({**flags, "popart_step_size": 0.1}).use_popart
     assert not Config.from_flags({**flags, "multi_head": True, "use_popart": False}).use_popart
-    with pytest.raises(UserError, match="--multi_head means nothing with --use_popart"):
+    with pytest.raises(UserError, match=r"--multi_head .*--use_popart"):
         Config.from_flags({**flags, "multi_head": True})
-    with pytest.raises(UserError, match="--popart_step_size means nothing without"):
+    with pytest.raises(UserError, match=r"--popart_step_size .*--use_popart"):
         Config.from_flags({**flags, "popart_step_size": 0.1, "use_popart": False})
 
 
@@ -311,7 +311,7 @@ def test_a_record_is_read_without_the_module_that_it_names(
     names = read.suite.names_of_actions(config.action_set)
     assert [*names] == ["a", "b"] * ("action_names" in given)
     assert (read.suite.score_name, read.suite.unit) == (name, unit)
-    with pytest.raises(UserError, match=f"trained on {module}:right: give --level_name too"):
+    with pytest.raises(UserError, match=f"{module}:right.* --level_name"):
         read.for_test({})
     del made["suite"]  # Older versions wrote none, and are read of known tasks only.
     with pytest.raises(ValueError, match="expected 1, got 0"):
@@ -344,7 +344,7 @@ def test_a_record_cannot_have_a_level_loaded_by_describing_it_as_known() -> None
     made["suite"] |= {"module": "", "every_task": ["/some/level"], "reference_scores": {}}
     made["suite"]["human_starts_scores"] = {}
     made |= {"tasks": ["/some/level"]}
-    with pytest.raises(UserError, match="give --level_name too"):
+    with pytest.raises(UserError, match="--level_name"):
         Config.from_record(made).for_test({})
 
 
