@@ -47,6 +47,7 @@ _BACK_ENDS = sorted(path.stem for path in Path(__file__).parent.glob("*.j2"))
 # a DNS label of at most 63 characters; a Service's may not start with a digit.
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _MAX_CHARACTERS = 40
+_MAX_MEMBERS = 100  # Their numbers have two digits.
 
 # The manifests set these flags for each process, and a job gives the last two for a population.
 _SET_BY_MANIFESTS = {
@@ -183,6 +184,8 @@ def _parse(flags: Sequence[str]) -> dict[str, Any]:
 
 def _check(job: argparse.Namespace) -> None:
     """Raises UserError, which says what to change, if the job or its experiment cannot be."""
+    if job.population_size > _MAX_MEMBERS:
+        raise UserError(f"--population_size={job.population_size} is above {_MAX_MEMBERS}")
     run_name, run_flags = list(job.runs.items())[-1]
     max_characters = _MAX_CHARACTERS - len(run_name) + len(job.name)
     if not _NAME.fullmatch(job.name) or len(job.name) > max_characters:
