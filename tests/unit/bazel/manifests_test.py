@@ -189,21 +189,23 @@ def test_jobs_are_the_experiments_of_their_flag_files(make: _Make, name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("flag", "options", "message"),
+    ("flags", "options", "message"),
     [
         ("--pbt_member=0", {}, "--pbt_member"),
         ("--use_popat", {}, "use_popat"),
         ("--level_name=atari57", {}, "--num_actors=8 in each of --actor_jobs=3 cannot play"),
         ("--mode=pbt", {}, "--population_size"),
+        ("--mode=pbt --population_size=101", {}, "--population_size=101"),
+        ("--population_size=2", {}, "--population_size"),
         ("boxing", {}, "is not a flag"),
         ("--seed=1", {"name": "Pong"}, "--name"),
         ("--seed=1", {"actor_node_label": "h100"}, "--actor_node_label"),
     ],
 )
 def test_an_impossible_job_is_refused_before_anything_is_written(
-    make: _Make, tmp_path: Path, flag: str, options: dict[str, str], message: str
+    make: _Make, tmp_path: Path, flags: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises((UserError, absl_flags.Error), match=message) as refused:
-        make("--level_name=pong", "--num_actors=8", flag, **options)
+        make("--level_name=pong", "--num_actors=8", *flags.split(), **options)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
